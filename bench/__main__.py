@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from bench import machine, memory, options, plot, report
@@ -31,7 +32,7 @@ def main() -> int:
         contenders = _describe(planned, processes)
         missing = contenders[asked.subject, asked.threads[0]].get("unavailable")
         if missing:
-            console.print(f"[red]{asked.subject} can't be loaded: {missing}[/]", highlight=False)
+            console.print(f"{asked.subject} can't be loaded: {escape(missing)}", style="red", highlight=False)
             return 1
         measured = _measure(asked, planned, processes, console)
     verdicts = _judge(asked, planned, measured)
@@ -64,7 +65,8 @@ def _measure(asked: options.Options, planned: Plan, processes: Processes, consol
     peaks = [peak_of(run) for run in _runs(planned) if run.contender == asked.subject]
     groups = group(comparisons, extra=peaks)
     columns = (TextColumn("{task.description:<48}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
+    # Drawn rarely: it runs beside what is measured.
+    with Progress(*columns, console=console, transient=True, refresh_per_second=2) as progress:
         bar = progress.add_task("", total=steps(groups, asked.rounds))
 
         def on_step(run: Run) -> None:
@@ -85,4 +87,7 @@ def _judge(asked: options.Options, planned: Plan, measured: Measurements) -> lis
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

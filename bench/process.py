@@ -135,5 +135,8 @@ class Processes:
 
     def forget(self) -> None:
         """Releases the operands of all of them."""
-        for process in self._running.values():
-            process.forget()
+        for key, process in list(self._running.items()):
+            try:
+                process.forget()
+            except WorkerDied:
+                self.discard(*key)
