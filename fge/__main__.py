@@ -1,0 +1,3 @@
+from fge import show_config
+
+show_config()

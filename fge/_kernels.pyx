@@ -1,0 +1,750 @@
+# cython: language_level=3
+"""The operator on numpy arrays: checks arguments, allocates, describes the problem to the C core, runs it without the GIL."""
+cimport numpy as cnp
+from libc.stdint cimport int64_t
+from libc.string cimport memset
+
+import numpy as np
+
+cnp.import_array()
+
+
+cdef extern from "core/fge.h" nogil:
+    int fge_activation_count()
+    const char *fge_activation_name(int)
+    int fge_activation_find(const char *)
+    fge_reserve_kind fge_activation_reserve(int)
+    fge_status fge_forward(const fge_forward_args *)
+    fge_status fge_backward(const fge_backward_args *)
+    int fge_get_num_threads()
+    void fge_set_num_threads(int)
+
+cdef extern from "numpy/arrayobject.h":
+    object PyArray_Empty(int nd, cnp.npy_intp *dims, void *descr, int fortran)
+    void *descriptor "PyArray_DESCR"(cnp.ndarray)
+    int NPY_HALF, NPY_USERDEF
+    bint PyArray_ISNOTSWAPPED(cnp.ndarray)
+    bint PyArray_ISALIGNED(cnp.ndarray)
+    bint PyArray_ISWRITEABLE(cnp.ndarray)
+
+cdef extern from "Python.h":
+    void Py_INCREF(object)
+
+
+# --- for other extensions --------------------------------------------------------------------------------------------
+
+cdef int forward(const fge_forward_args *args) noexcept nogil:
+    return fge_forward(args)
+
+cdef int backward(const fge_backward_args *args) noexcept nogil:
+    return fge_backward(args)
+
+cdef int activation_find(const char *name) noexcept nogil:
+    return fge_activation_find(name)
+
+cdef int activation_reserve(int activation) noexcept nogil:
+    return fge_activation_reserve(activation)
+
+
+# --- activations -----------------------------------------------------------------------------------------------------
+
+cdef dict _activation_ids = {fge_activation_name(i).decode(): i for i in range(fge_activation_count())}
+
+
+def activations():
+    """The names that `activation=` takes, as a tuple."""
+    return tuple(_activation_ids)
+
+
+def reserve_kind(activation):
+    """What an activation's reserve is: "none", "bits" (uint8, see `relu_bits_shape`), "z" (the pre-activation, in out's
+    dtype and shape) or "out" (out itself)."""
+    return ("none", "bits", "z", "out")[<int>fge_activation_reserve(_activation_id(activation, "activation"))]
+
+
+cdef int _activation_id(activation, str argument) except -1:
+    found = _activation_ids.get(activation) if isinstance(activation, str) else None
+    if found is None:
+        names = ", ".join(repr(name) for name in _activation_ids)
+        raise ValueError(f"{argument} is {activation!r}; it must be one of {names}")
+    return found
+
+
+def relu_bits_shape(m, n):
+    """Shape of the RELU bits of an [m, n] output: (m, 16 * ceil(n / 128)), cuBLASLt's RELU_AUX layout."""
+    if m < 0 or n < 0:
+        raise ValueError(f"m and n are {m} and {n}; sizes can't be negative")
+    return (m, fge_bits_row_bytes(n))
+
+
+# --- dtypes ----------------------------------------------------------------------------------------------------------
+
+cdef object _bfloat16_type = None  # ml_dtypes.bfloat16 once an array of it was seen: ml_dtypes is optional
+cdef tuple _dtype_names = ("float32", "float64", "float16", "bfloat16")
+
+
+cdef cnp.dtype _dtype(cnp.ndarray a):
+    return <cnp.dtype>descriptor(a)
+
+
+cdef int _dtype_code(cnp.ndarray a) except -2:
+    """fge_dtype of an array, -1 for every other dtype."""
+    global _bfloat16_type
+    cdef int number = cnp.PyArray_TYPE(a)
+    if number == cnp.NPY_FLOAT:
+        return FGE_FLOAT32
+    if number == cnp.NPY_DOUBLE:
+        return FGE_FLOAT64
+    if number == NPY_HALF:
+        return FGE_FLOAT16
+    if number >= NPY_USERDEF:
+        kind = (<object>_dtype(a)).type
+        if kind is _bfloat16_type:
+            return FGE_BFLOAT16
+        if kind.__name__ == "bfloat16" and cnp.PyArray_ITEMSIZE(a) == 2:
+            _bfloat16_type = kind
+            return FGE_BFLOAT16
+    return -1
+
+
+cdef cnp.ndarray _array(object a, str name):
+    """`a` as an array of a supported dtype with whole-element strides (a copy where it is misaligned)."""
+    if type(a) is not np.ndarray:
+        if not isinstance(a, np.ndarray):
+            raise TypeError(f"{name} is a {type(a).__name__}; it must be a numpy array")
+        if isinstance(a, np.ma.MaskedArray):
+            raise TypeError(f"{name} is a masked array, whose mask would be lost; pass {name}.filled(value)")
+    cdef cnp.ndarray array = <cnp.ndarray>a
+    if not PyArray_ISNOTSWAPPED(array):
+        raise TypeError(f"{name} has dtype {array.dtype.str!r}, which is byte-swapped; it must be in native byte order "
+                        f"({name}.astype({array.dtype.newbyteorder('=').name!r}))")
+    if _dtype_code(array) < 0:
+        raise TypeError(f"{name} has dtype {array.dtype}; it must be float32, float64, float16 or bfloat16")
+    return array
+
+
+cdef cnp.ndarray _readable(cnp.ndarray array):
+    """Itself, or a copy where its elements don't lie at multiples of their size."""
+    if PyArray_ISALIGNED(array):
+        return array
+    return np.array(array, order="C", subok=False)
+
+
+cdef cnp.ndarray _empty(int nd, cnp.npy_intp *dims, cnp.dtype descr):
+    Py_INCREF(descr)  # PyArray_Empty takes one
+    return PyArray_Empty(nd, dims, <void *>descr, 0)
+
+
+# --- shapes ----------------------------------------------------------------------------------------------------------
+
+cdef struct Sizes:
+    int64_t m, n, k
+
+
+cdef fge_in _matrix(cnp.ndarray a, bint transposed) noexcept:
+    """A rank-2 array as the product sees it, strides in elements."""
+    cdef fge_in result
+    cdef int64_t size = cnp.PyArray_ITEMSIZE(a)
+    result.data = cnp.PyArray_DATA(a)
+    result.row_stride = cnp.PyArray_STRIDE(a, 1 if transposed else 0) // size
+    result.col_stride = cnp.PyArray_STRIDE(a, 0 if transposed else 1) // size
+    return result
+
+
+cdef tuple _shape(cnp.ndarray a):
+    return (<object>a).shape
+
+
+cdef cnp.ndarray _rows(cnp.ndarray a, bint transposed):
+    """[.., M, K] (or [.., K, M] where transposed) as one [rows, K]: a view where the strides allow it."""
+    view = a.swapaxes(-1, -2) if transposed else a
+    return view.reshape(_product(view.shape[:-1]), view.shape[-1])
+
+
+cdef _check_same_dtype(cnp.ndarray x, cnp.ndarray other, str name):
+    if cnp.PyArray_TYPE(x) != cnp.PyArray_TYPE(other):
+        raise TypeError(f"x has dtype {x.dtype} and {name} has dtype {other.dtype}; they must be the same")
+
+
+cdef Sizes _sizes(cnp.ndarray x, cnp.ndarray y, bint trans_x, bint trans_y) except *:
+    """m counts all rows. Raises where ranks or K don't fit."""
+    cdef Sizes s
+    cdef int rank = cnp.PyArray_NDIM(x), axis
+    if rank < 2:
+        raise ValueError(f"x has shape {_shape(x)}; it must have rank 2 or more, [.., M, K]"
+                         + (" ([.., K, M] with trans_x=True)" if trans_x else ""))
+    if cnp.PyArray_NDIM(y) != 2:
+        raise ValueError(f"y has shape {_shape(y)}; it must have rank 2, " + ("[N, K] with trans_y=True" if trans_y else "[K, N]"))
+    s.k = cnp.PyArray_DIM(x, rank - 2 if trans_x else rank - 1)
+    s.m = cnp.PyArray_DIM(x, rank - 1 if trans_x else rank - 2)
+    for axis in range(rank - 2):
+        s.m *= cnp.PyArray_DIM(x, axis)
+    s.n = cnp.PyArray_DIM(y, 0 if trans_y else 1)
+    cdef int64_t y_k = cnp.PyArray_DIM(y, 1 if trans_y else 0)
+    if y_k != s.k:
+        raise ValueError(f"x of shape {_shape(x)}{' with trans_x=True' if trans_x else ''} has K = {s.k} and y of shape "
+                         f"{_shape(y)}{' with trans_y=True' if trans_y else ''} has K = {y_k}; they must be the same")
+    return s
+
+
+cdef tuple _out_shape(cnp.ndarray x, bint trans_x, int64_t n):
+    shape = _shape(x)
+    return shape[:-2] + (shape[-1] if trans_x else shape[-2], n)
+
+
+cdef _check_shape(cnp.ndarray a, str name, tuple wanted, str meaning):
+    if _shape(a) != wanted:
+        raise ValueError(f"{name} has shape {_shape(a)}; it must have shape {meaning} = {wanted}")
+
+
+cdef bint _nested(cnp.ndarray a) noexcept:
+    """No two elements share memory, by the strides: each axis steps over all that smaller steps span."""
+    cdef list axes
+    if cnp.PyArray_SIZE(a) <= 1:
+        return True
+    shape, strides = (<object>a).shape, (<object>a).strides
+    axes = sorted((abs(stride), length) for stride, length in zip(strides, shape) if length > 1)
+    span = (<object>a).itemsize
+    for stride, length in axes:
+        if stride < span:
+            return False
+        span = stride * length
+    return True
+
+
+cdef bint _share(cnp.ndarray a, cnp.ndarray b):
+    if not np.may_share_memory(a, b):
+        return False
+    try:
+        return np.shares_memory(a, b, max_work=100000)
+    except np.exceptions.TooHardError:
+        return True
+
+
+cdef _check_written(cnp.ndarray a, str name, tuple others):
+    """`a` is about to be written: writable, without overlap in itself or with `others`, pairs of a name and an array."""
+    if not PyArray_ISWRITEABLE(a):
+        raise ValueError(f"{name} is read-only; it must be writable")
+    if not _nested(a):
+        raise ValueError(f"{name} overlaps itself (shape {_shape(a)}, strides {(<object>a).strides}); its elements must be "
+                         f"apart in memory")
+    for other_name, other in others:
+        if other is not None and _share(a, other):
+            raise ValueError(f"{name} overlaps {other_name}; it must be memory of its own")
+
+
+cdef _raise_status(fge_status status):
+    from fge import _settings
+    if status == FGE_NO_MEMORY:
+        raise MemoryError("fge could not allocate its scratch memory")
+    if status == FGE_NO_ENGINE:
+        raise RuntimeError(_settings.engine_error())
+    raise SystemError(f"fge's core refused arguments that passed its checks (status {<int>status}); please report this")
+
+
+# --- forward ---------------------------------------------------------------------------------------------------------
+
+def fused_gemm_epilogue(x, y, bias=None, trans_x=False, trans_y=False, activation="none", *, save_reserve=True, out=None):
+    """out = act(op(x) @ op(y) + bias) and the reserve that `fused_gemm_epilogue_grad` needs, in one pass.
+
+    Parameters
+    ----------
+    x : array [.., M, K], or [.., K, M] with trans_x=True; rank 2 or more, leading axes are batch rows
+    y : array [K, N], or [N, K] with trans_y=True
+    bias : array [N], or None
+    activation : one of `fge.activations()`. "gelu" is the tanh form (as in cuBLASLt and Paddle), "gelu_erf" the exact one
+        (PyTorch's default)
+    save_reserve : False returns reserve=None and writes nothing extra
+    out : array [.., M, N] to write to, or None for a new one
+
+    x and y are float32, float64, float16 or bfloat16 (ml_dtypes), and of the same dtype; bias is of that dtype too, or
+    float32 where x is a half type. Strides may be anything. float16 and bfloat16 are summed in float32 and rounded once.
+
+    Returns
+    -------
+    out : array [.., M, N] of x's dtype
+    reserve : None for "none"; for "relu" uint8 bits [M of all rows, 16 * ceil(N / 128)], bit n % 8 (least significant first)
+        of byte n // 8 is z > 0 (the layout of cuBLASLt's RELU_AUX); for "gelu", "gelu_erf", "silu" z itself in out's dtype
+        and shape; for "sigmoid", "tanh" out itself
+
+    Raises
+    ------
+    TypeError : an argument is not an array, or of another dtype
+    ValueError : shapes don't fit, the activation doesn't exist, `out` can't be written or overlaps an input or itself
+    MemoryError : scratch memory could not be allocated; nothing was written
+    """
+    cdef cnp.ndarray xa = _array(x, "x"), ya = _array(y, "y"), ba = None, oa, target, ra = None
+    cdef int act = _activation_id(activation, "activation")
+    cdef bint tx = trans_x, ty = trans_y, in_place = True
+    _check_same_dtype(xa, ya, "y")
+    cdef cnp.dtype descr = _dtype(xa)
+    cdef fge_forward_args args
+    memset(&args, 0, sizeof(args))
+    args.dtype = _dtype_code(xa)
+    args.activation = act
+    if bias is not None:
+        ba = _array(bias, "bias")
+        args.bias_dtype = _dtype_code(ba)
+        if args.bias_dtype != args.dtype and not (args.bias_dtype == FGE_FLOAT32 and descr.itemsize == 2):
+            raise TypeError(f"bias has dtype {ba.dtype} and x has dtype {descr}; bias must have x's dtype"
+                            + (" or float32" if descr.itemsize == 2 else ""))
+    cdef Sizes s = _sizes(xa, ya, tx, ty)
+    args.m, args.n, args.k = s.m, s.n, s.k
+    if ba is not None and (cnp.PyArray_NDIM(ba) != 1 or cnp.PyArray_DIM(ba, 0) != s.n):
+        raise ValueError(f"bias has shape {_shape(ba)}; it must have shape (N,) = ({s.n},) to match y of shape {_shape(ya)}"
+                         + (" with trans_y=True" if ty else ""))
+
+    cdef cnp.npy_intp dims[2]
+    cdef int rank = cnp.PyArray_NDIM(xa)
+    if out is not None:
+        oa = _array(out, "out")
+        _check_same_dtype(xa, oa, "out")
+        _check_shape(oa, "out", _out_shape(xa, tx, s.n), "[.., M, N]")
+        _check_written(oa, "out", (("x", xa), ("y", ya), ("bias", ba)))
+        target = _rows_in_place(oa, s.m, s.n)
+        if target is None:
+            in_place = False
+            target = np.empty((s.m, s.n), descr)
+    elif rank == 2:
+        dims[0] = s.m
+        dims[1] = s.n
+        oa = target = _empty(2, dims, descr)
+    else:
+        oa = np.empty(_out_shape(xa, tx, s.n), descr)
+        target = oa.reshape(s.m, s.n)
+
+    cdef fge_reserve_kind kind = fge_activation_reserve(act)
+    reserve = None
+    if save_reserve:
+        if kind == FGE_RESERVE_BITS:
+            dims[0] = s.m
+            dims[1] = fge_bits_row_bytes(s.n)
+            reserve = ra = cnp.PyArray_EMPTY(2, dims, cnp.NPY_UINT8, 0)
+        elif kind == FGE_RESERVE_Z:
+            reserve = ra = np.empty(_shape(oa), descr)
+        elif kind == FGE_RESERVE_OUT:
+            reserve = oa
+
+    xa = _readable(xa)
+    if rank > 2:
+        xa = _rows(xa, tx)
+        tx = False
+    ya = _readable(ya)
+    args.x = _matrix(xa, tx)
+    args.y = _matrix(ya, ty)
+    if ba is not None:
+        ba = _readable(ba)
+        args.bias = cnp.PyArray_DATA(ba)
+        args.bias_stride = cnp.PyArray_STRIDE(ba, 0) // cnp.PyArray_ITEMSIZE(ba)
+    args.out = cnp.PyArray_DATA(target)
+    args.out_row_stride = cnp.PyArray_STRIDE(target, 0) // descr.itemsize
+    args.reserve = cnp.PyArray_DATA(ra) if ra is not None else NULL
+    cdef fge_status status
+    with nogil:
+        status = fge_forward(&args)
+    if status != FGE_OK:
+        _raise_status(status)
+    if not in_place:
+        np.copyto(oa, (<object>target).reshape(_shape(oa)))
+    return oa, reserve
+
+
+cdef cnp.ndarray _rows_in_place(cnp.ndarray a, int64_t m, int64_t n):
+    """`a` as [m, n] rows of unit inner stride in its own memory, or None where its strides don't allow that."""
+    if not PyArray_ISALIGNED(a):
+        return None
+    cdef cnp.ndarray view = (<object>a).reshape(m, n)
+    if cnp.PyArray_SIZE(a) and not np.may_share_memory(view, a):
+        return None
+    if n > 1 and cnp.PyArray_STRIDE(view, 1) != cnp.PyArray_ITEMSIZE(a):
+        return None
+    return view if m <= 1 or cnp.PyArray_STRIDE(view, 0) > 0 else None
+
+
+# --- backward --------------------------------------------------------------------------------------------------------
+
+cdef cnp.ndarray _reserve(object reserve, int activation, str name, str option, int64_t rows, int64_t cols, tuple shape,
+                          cnp.dtype descr):
+    """A reserve as the core reads it, rows packed; None where the activation has none."""
+    cdef fge_reserve_kind kind = fge_activation_reserve(activation)
+    cdef cnp.ndarray array
+    if kind == FGE_RESERVE_NONE:
+        return None
+    cdef str act = fge_activation_name(activation).decode()
+    if reserve is None:
+        raise ValueError(f"{option} {act!r} needs the reserve that the forward returned; got None "
+                         f"(was it called with save_reserve=False?)")
+    if not isinstance(reserve, np.ndarray):
+        raise TypeError(f"{name} is a {type(reserve).__name__}; it must be the array that the forward returned")
+    array = <cnp.ndarray>reserve
+    wanted = relu_bits_shape(rows, cols) if kind == FGE_RESERVE_BITS else shape
+    wanted_dtype = np.dtype(np.uint8) if kind == FGE_RESERVE_BITS else descr
+    if array.dtype != wanted_dtype:
+        raise TypeError(f"{name} has dtype {array.dtype}; the reserve of {act!r} has dtype {wanted_dtype}")
+    if _shape(array) != wanted:
+        raise ValueError(f"{name} has shape {_shape(array)}; the reserve of {act!r} here has shape {wanted}")
+    return np.ascontiguousarray(array)
+
+
+cdef cnp.ndarray _gradient(object given, str name, tuple shape, cnp.dtype descr, tuple inputs):
+    """The array that a gradient goes to: the one to add to, checked, or a new one."""
+    cdef cnp.ndarray array
+    if given is None:
+        return np.empty(shape, descr)
+    array = _array(given, name)
+    if array.dtype != descr and not (descr.itemsize == 2 and cnp.PyArray_TYPE(array) == cnp.NPY_FLOAT):
+        raise TypeError(f"{name} has dtype {array.dtype}; it must be {descr}" + (" or float32" if descr.itemsize == 2 else ""))
+    _check_shape(array, name, shape, "that of its gradient")
+    _check_written(array, name, inputs)
+    return array
+
+
+cdef class _Destination:
+    """Where one gradient is computed: the user's array in place, or memory beside it that is added (copied) afterwards."""
+    cdef cnp.ndarray array, rows
+    cdef bint accumulate, in_place
+
+    def __cinit__(self, cnp.ndarray array, bint accumulate, int64_t rows, int64_t cols):
+        self.array = array
+        self.accumulate = accumulate
+        self.rows = _rows_in_place(array, rows, cols)
+        self.in_place = self.rows is not None
+        if not self.in_place:
+            self.rows = np.array(array, order="C", subok=False).reshape(rows, cols)
+
+    cdef fge_out out(self, int64_t first_row=0) noexcept:
+        cdef fge_out result
+        cdef int64_t size = cnp.PyArray_ITEMSIZE(self.rows)
+        result.row_stride = cnp.PyArray_STRIDE(self.rows, 0) // size
+        result.data = <char *>cnp.PyArray_DATA(self.rows) + first_row * result.row_stride * size
+        result.dtype = _dtype_code(self.rows)
+        result.accumulate = self.accumulate
+        return result
+
+    cdef finish(self):
+        if not self.in_place:
+            np.copyto(self.array, (<object>self.rows).reshape(_shape(self.array)))
+        return self.array
+
+
+cdef tuple _three(object values, str name):
+    try:
+        result = tuple(values)
+    except TypeError:
+        raise TypeError(f"{name} is a {type(values).__name__}; it must be three values, for x, y and bias") from None
+    if len(result) != 3:
+        raise ValueError(f"{name} has {len(result)} values; it must have three, for x, y and bias")
+    return result
+
+
+def fused_gemm_epilogue_grad(x, y, reserve, out_grad, trans_x=False, trans_y=False, activation="none", *,
+                             needs=(True, True, True), x_activation="none", x_reserve=None,
+                             accumulate_into=(None, None, None)):
+    """Gradients of `fused_gemm_epilogue(x, y, bias, trans_x, trans_y, activation)`:
+
+        dZ = out_grad * act'(reserve);  x_grad = dZ @ op(y)^T;  y_grad = op(x)^T @ dZ;  bias_grad = sum of dZ over rows
+
+    Parameters
+    ----------
+    x, y, trans_x, trans_y, activation : as in the forward
+    reserve : what the forward returned (None for "none")
+    out_grad : array of out's shape and dtype, any strides (a broadcast scalar too)
+    needs : which of (x_grad, y_grad, bias_grad) to compute; the others are None and cost nothing
+    x_activation, x_reserve : x was itself `act(...)` with that reserve, of x's shape (for "relu" the bits of x's rows):
+        x_grad is multiplied by that derivative in its own epilogue (cuBLASLt's DRELU and DGELU)
+    accumulate_into : arrays to add the gradients to, or None for new ones; may be float32 where x is a half type
+
+    Returns
+    -------
+    (x_grad, y_grad, bias_grad), each in the layout of its input (or the array given in accumulate_into)
+
+    Raises
+    ------
+    TypeError, ValueError, MemoryError : as in the forward; ValueError where a reserve is missing. Nothing is written then.
+    """
+    cdef cnp.ndarray xa = _array(x, "x"), ya = _array(y, "y"), ga = _array(out_grad, "out_grad"), ra, xra
+    cdef int act = _activation_id(activation, "activation"), x_act = _activation_id(x_activation, "x_activation")
+    cdef bint tx = trans_x, ty = trans_y
+    _check_same_dtype(xa, ya, "y")
+    _check_same_dtype(xa, ga, "out_grad")
+    cdef cnp.dtype descr = _dtype(xa)
+    cdef Sizes s = _sizes(xa, ya, tx, ty)
+    cdef tuple out_shape = _out_shape(xa, tx, s.n)
+    _check_shape(ga, "out_grad", out_shape, "out's")
+    cdef int rank = cnp.PyArray_NDIM(xa)
+    cdef int64_t x_cols = cnp.PyArray_DIM(xa, rank - 1)
+    cdef int64_t x_rows = s.m * s.k // x_cols if x_cols else _product(_shape(xa)[:-1])
+    ra = _reserve(reserve, act, "reserve", "activation", s.m, s.n, out_shape, descr)
+    xra = None
+    need_x, need_y, need_bias = [bool(n) for n in _three(needs, "needs")]
+    if need_x:
+        xra = _reserve(x_reserve, x_act, "x_reserve", "x_activation", x_rows, x_cols, _shape(xa), descr)
+
+    given = _three(accumulate_into, "accumulate_into")
+    cdef list grads = [None, None, None]
+    cdef tuple inputs = (("x", xa), ("y", ya), ("out_grad", ga), ("reserve", ra), ("x_reserve", xra))
+    cdef list shapes = [_shape(xa), _shape(ya), (s.n,)]
+    cdef list names = ["accumulate_into[0]", "accumulate_into[1]", "accumulate_into[2]"]
+    for i, need in enumerate((need_x, need_y, need_bias)):
+        if need:
+            grads[i] = _gradient(given[i], names[i], shapes[i], descr, inputs)
+            if given[i] is not None:
+                inputs += ((names[i], grads[i]),)
+        elif given[i] is not None:
+            raise ValueError(f"{names[i]} is given, but needs[{i}] is False; pass None for a gradient that isn't computed")
+
+    cdef fge_backward_args args
+    memset(&args, 0, sizeof(args))
+    args.m, args.n, args.k = s.m, s.n, s.k
+    args.dtype = _dtype_code(xa)
+    args.activation = act
+    args.x_activation = x_act
+    xa = _readable(xa)
+    ya = _readable(ya)
+    ga = _readable(ga)
+    cdef cnp.ndarray x_2d = _rows(xa, tx) if rank > 2 else xa, g_2d = _rows(ga, False) if rank > 2 else ga
+    args.x = _matrix(x_2d, tx and rank == 2)
+    args.y = _matrix(ya, ty)
+    args.out_grad = _matrix(g_2d, False)
+    args.reserve = cnp.PyArray_DATA(ra) if ra is not None else NULL
+    args.x_reserve = cnp.PyArray_DATA(xra) if xra is not None else NULL
+    args.x_grad_transposed = tx
+    args.y_grad_transposed = ty
+
+    cdef _Destination x_to = None, y_to = None, bias_to = None
+    if need_x:
+        x_to = _Destination(grads[0], given[0] is not None, x_rows, x_cols)
+    if need_y:
+        y_to = _Destination(grads[1], given[1] is not None, cnp.PyArray_DIM(ya, 0), cnp.PyArray_DIM(ya, 1))
+        args.y_grad = y_to.out()
+    if need_bias:
+        bias_to = _Destination(grads[2], given[2] is not None, s.n, 1)
+        args.bias_grad = bias_to.out()
+    cdef bint per_batch = need_x and tx and rank > 2
+    cdef fge_status status = FGE_OK
+    if per_batch:
+        status = _x_grad_of_batches(&args, x_to, ra, xra, x_cols)
+    elif need_x:
+        args.x_grad = x_to.out()
+    if status == FGE_OK:
+        with nogil:
+            status = fge_backward(&args)
+    if status != FGE_OK:
+        _raise_status(status)
+    return (x_to.finish() if need_x else None, y_to.finish() if need_y else None, bias_to.finish() if need_bias else None)
+
+
+cdef int64_t _product(tuple lengths) except -1:
+    cdef int64_t product = 1
+    for length in lengths:
+        product *= length
+    return product
+
+
+cdef fge_status _x_grad_of_batches(const fge_backward_args *whole, _Destination x_to, cnp.ndarray reserve,
+                                   cnp.ndarray x_reserve, int64_t m) except *:
+    """x_grad of x [.., K, M] lies batch by batch as [K, M]: one product per batch of m rows."""
+    cdef fge_backward_args args = whole[0]
+    cdef int64_t batch, batches = whole.m // m if m else 0
+    cdef int64_t out_size = _item_size(whole.dtype)
+    cdef fge_status status = FGE_OK
+    memset(&args.y_grad, 0, sizeof(fge_out))
+    memset(&args.bias_grad, 0, sizeof(fge_out))
+    args.m = m
+    for batch in range(batches):
+        args.x_grad = x_to.out(batch * whole.k)
+        args.out_grad.data = <char *>whole.out_grad.data + batch * m * whole.out_grad.row_stride * out_size
+        args.x.data = NULL
+        if reserve is not None:
+            args.reserve = <char *>whole.reserve + batch * m * _packed_row_bytes(whole.activation, whole.n, out_size)
+        if x_reserve is not None:
+            args.x_reserve = <char *>whole.x_reserve + batch * whole.k * _packed_row_bytes(whole.x_activation, m, out_size)
+        with nogil:
+            status = fge_backward(&args)
+        if status != FGE_OK:
+            break
+    return status
+
+
+cdef int64_t _item_size(int dtype) noexcept:
+    return 8 if dtype == FGE_FLOAT64 else 4 if dtype == FGE_FLOAT32 else 2
+
+
+cdef int64_t _packed_row_bytes(int activation, int64_t cols, int64_t item_size) noexcept:
+    return fge_bits_row_bytes(cols) if fge_activation_reserve(activation) == FGE_RESERVE_BITS else cols * item_size
+
+
+# --- threads, engines, configuration: the C side of fge._settings ---------------------------------------------------
+
+cdef extern from "core/threads.h" nogil:
+    int fge_threads_of_caller(int)
+    void fge_threads_default(int)
+    const char *fge_threads_kind()
+    ctypedef struct fge_workspace:
+        int threads
+    ctypedef void (*fge_gomp_parallel)(void (*)(void *) noexcept nogil, void *, unsigned, unsigned) noexcept nogil
+    void fge_threads_share(fge_gomp_parallel)
+    fge_status fge_workspace_take(fge_workspace *, int, size_t, size_t)
+    void fge_workspace_give_back(fge_workspace *)
+    void fge_run(int64_t, const fge_workspace *, void (*)(void *, int64_t, void *) noexcept nogil, void *)
+
+cdef extern from "core/problem.h" nogil:
+    ctypedef struct fge_kernels:
+        double (*peak)(int, double) noexcept nogil
+        void (*convert)(const void *, int, void *, int, int64_t) noexcept nogil
+
+cdef extern from "core/dispatch.h" nogil:
+    ctypedef struct fge_caches:
+        int64_t l1, l2, l3
+    fge_caches fge_cache_sizes()
+    int fge_force_engine(const char *)
+    int fge_force_isa(const char *)
+    const char *fge_forced_engine()
+    const char *fge_forced_isa()
+    int fge_isa_count()
+    const char *fge_isa_name(int)
+    const char *fge_isa_missing(int)
+    void fge_explain(int, const char **, const char **, const char **)
+    const fge_kernels *fge_kernels_now()
+
+cdef extern from "core/blas.h" nogil:
+    ctypedef struct fge_blas_routines:
+        pass
+    void fge_blas_use(const fge_blas_routines *, const char *)
+    int fge_blas_ready()
+    void fge_blas_enter()
+    void fge_blas_leave()
+    const char *fge_blas_threading()
+    const char *fge_blas_description()
+
+
+def get_num_threads():
+    """Threads that a call from this Python thread may use."""
+    return fge_get_num_threads()
+
+
+def set_num_threads(n):
+    """Let calls from now on use up to n threads; None restores the default. Results don't depend on it."""
+    if n is None:
+        fge_set_num_threads(0)
+        return
+    n = _positive(n)
+    fge_set_num_threads(n)
+
+
+cdef int _positive(n) except -1:
+    if isinstance(n, bool) or not isinstance(n, (int, np.integer)):
+        raise TypeError(f"n is a {type(n).__name__}; the number of threads must be an int")
+    if n < 1:
+        raise ValueError(f"n is {n}; the number of threads must be 1 or more")
+    return <int>min(int(n), 1 << 20)
+
+
+def threads_of_caller(n):
+    """Set the number of threads for this Python thread alone (0: none of its own); answers the one before."""
+    return fge_threads_of_caller(0 if n == 0 else _positive(n))
+
+
+def set_default_threads(n):
+    fge_threads_default(_positive(n))
+
+
+def threads_kind():
+    return fge_threads_kind().decode()
+
+
+def share_openmp(address):
+    """Run on the team of the OpenMP runtime whose GOMP_parallel lies at `address`; 0: on threads of our own."""
+    fge_threads_share(<fge_gomp_parallel><size_t>address)
+
+
+def force_engine(name):
+    return bool(fge_force_engine(name.encode()))
+
+
+def force_isa(name):
+    return bool(fge_force_isa(name.encode()))
+
+
+def forced():
+    return fge_forced_engine().decode(), fge_forced_isa().decode()
+
+
+def isas():
+    """Pairs of each instruction set's name and what this CPU lacks for it (None: it can run)."""
+    cdef const char *missing
+    result = []
+    for i in range(fge_isa_count()):
+        missing = fge_isa_missing(i)
+        result.append((fge_isa_name(i).decode(), None if missing is NULL else missing.decode()))
+    return result
+
+
+def explain(dtype_name):
+    """(engine, instruction set, why) for a dtype."""
+    cdef const char *engine
+    cdef const char *isa
+    cdef const char *why
+    fge_explain(_dtype_names.index(dtype_name), &engine, &isa, &why)
+    return engine.decode(), isa.decode(), why.decode()
+
+
+def cache_sizes():
+    cdef fge_caches sizes = fge_cache_sizes()
+    return {"L1d": sizes.l1, "L2": sizes.l2, "L3": sizes.l3}
+
+
+def blas_settle():
+    """Settle how BLAS is kept to one thread, as its first call would; answers (threading, description or None)."""
+    if fge_blas_ready():
+        with nogil:
+            fge_blas_enter()
+            fge_blas_leave()
+    cdef const char *description = fge_blas_description()
+    return fge_blas_threading().decode(), None if description is NULL else description.decode()
+
+
+def blas_use(size_t routines, library):
+    """For fge._blas: the address of a fge_blas_routines and the path of a library linked with that BLAS."""
+    cdef bytes path = library.encode() if library else b""
+    fge_blas_use(<const fge_blas_routines *>routines, path)
+
+
+cdef struct Peak:
+    int is_f32
+    double seconds
+    double flops[256]
+
+
+cdef void _peak_task(void *context, int64_t i, void *scratch) noexcept nogil:
+    cdef Peak *peak = <Peak *>context
+    peak.flops[i] = fge_kernels_now().peak(peak.is_f32, peak.seconds)
+
+
+def measure_peak(dtype_name="float32", seconds=0.2):
+    """FLOP/s of the multiply-add units on all of fge's threads together, in float32 or float64, from registers alone."""
+    if dtype_name not in ("float32", "float64"):
+        raise ValueError(f"dtype_name is {dtype_name!r}; it must be 'float32' or 'float64'")
+    cdef Peak peak
+    cdef fge_workspace workspace
+    peak.is_f32 = dtype_name == "float32"
+    peak.seconds = seconds
+    if fge_workspace_take(&workspace, fge_get_num_threads(), 64, 0) != FGE_OK:
+        raise MemoryError("fge could not allocate its scratch memory")
+    cdef int threads = workspace.threads
+    with nogil:
+        fge_run(threads, &workspace, _peak_task, &peak)
+        fge_workspace_give_back(&workspace)
+    return sum([peak.flops[i] for i in range(threads)])
+
+
+def convert(cnp.ndarray source not None, cnp.ndarray target not None):
+    """Convert between float32 and half arrays as the kernels do; for tests of the rounding. Contiguous, of one length."""
+    cdef int from_dtype = _dtype_code(source), to_dtype = _dtype_code(target)
+    if from_dtype < 0 or to_dtype < 0 or FGE_FLOAT64 in (from_dtype, to_dtype):
+        raise TypeError("source and target must be float32, float16 or bfloat16")
+    if not (source.flags.c_contiguous and target.flags.c_contiguous and target.flags.writeable) or source.size != target.size:
+        raise ValueError("source and target must be contiguous, of one length, and target writable")
+    cdef int64_t count = source.size
+    with nogil:
+        fge_kernels_now().convert(cnp.PyArray_DATA(source), from_dtype, cnp.PyArray_DATA(target), to_dtype, count)

@@ -1,0 +1,209 @@
+/* Every activation: its name, what its reserve keeps, its forward and its derivative. The only file that knows one.
+ *
+ * To add one: a line in FGE_ACTIVATIONS, NAME_forward and NAME_derivative below, and an entry in the test table
+ * (tests/activation_table.py).
+ *
+ *   NAME_forward(z, half)   half: the result is about to be rounded to a half type, so that float32's last bits don't count
+ *   NAME_derivative(s)      act'(z) from what the reserve keeps: s is z or out. Not called for RESERVE_BITS, whose
+ *                           derivative is the bit
+ *
+ * Limits at +-inf hold without a NaN from inf * 0, and NaN passes through, because arguments are clamped to where the
+ * function is already at its limit (v_max and v_min keep a NaN in their second operand).
+ */
+#ifndef FGE_ACTIVATION_LIST
+#define FGE_ACTIVATION_LIST
+#include "coefficients.h"
+#include "fge.h"
+
+#define FGE_ACTIVATIONS(X)         \
+    X(none, FGE_RESERVE_NONE)      \
+    X(relu, FGE_RESERVE_BITS)      \
+    X(gelu, FGE_RESERVE_Z)         \
+    X(gelu_erf, FGE_RESERVE_Z)     \
+    X(silu, FGE_RESERVE_Z)         \
+    X(sigmoid, FGE_RESERVE_OUT)    \
+    X(tanh, FGE_RESERVE_OUT)
+
+#define FGE_ACTIVATION_ID(name, kind) FGE_##name,
+enum { FGE_ACTIVATIONS(FGE_ACTIVATION_ID) FGE_ACTIVATION_COUNT };
+#undef FGE_ACTIVATION_ID
+
+#define FGE_ACTIVATION_KIND(name, kind) id == FGE_##name ? kind :
+static inline fge_reserve_kind fge_reserve_kind_of(int id) { return FGE_ACTIVATIONS(FGE_ACTIVATION_KIND) FGE_RESERVE_NONE; }
+#undef FGE_ACTIVATION_KIND
+#endif
+
+#ifdef REAL /* the functions, once per vector type */
+
+#undef CHOOSE
+#if REAL_IS_F32
+#define CHOOSE(f32, f64) f32
+#else
+#define CHOOSE(f32, f64) f64
+#endif
+
+static inline V FN(polynomial)(V x, const REAL *coefficients, int terms) {
+    V sum = v_set1(coefficients[terms - 1]);
+    for (int i = terms - 2; i >= 0; i--) sum = v_fma(sum, x, v_set1(coefficients[i]));
+    return sum;
+}
+#undef POLYNOMIAL
+#define POLYNOMIAL(x, NAME)                                                                        \
+    FN(polynomial)(x, (const REAL[])CHOOSE(NAME##_F32, NAME##_F64), CHOOSE(NAME##_F32_TERMS, NAME##_F64_TERMS))
+
+/* Beyond these exp(t) is 0, or 1 + exp(t) is exp(t) by far, in every use below. */
+#undef EXP_LOWEST
+#undef EXP_HIGHEST
+#define EXP_LOWEST CHOOSE(-170.0f, -800.0)
+#define EXP_HIGHEST CHOOSE(80.0f, 80.0)
+static inline V FN(clamp)(V t, REAL low, REAL high) { return v_max(v_set1(low), v_min(v_set1(high), t)); }
+
+/* exp(high + low) = p * 2^n with p in about [0.7, 1.42]; returns p. ln 2 in two parts (Cody and Waite): n times the
+ * first is exact. */
+static inline V FN(exp_parts)(V high, V low, V *n) {
+    *n = v_round(v_mul(high, v_set1((REAL)1.4426950408889634)));
+    V r = v_fnma(*n, v_set1(CHOOSE(0.693359375f, 6.93147180369123816490e-01)), high);
+    r = v_add(v_fnma(*n, v_set1(CHOOSE(-2.12194440e-4f, 1.90821492927058770002e-10)), r), low);
+    return v_add(v_set1(1), v_fma(v_mul(r, r), POLYNOMIAL(r, EXP_REST), r));
+}
+
+/* sigmoid(t) = q * 2^n for t = high + low, high clamped by the caller; returns q. 2^n stays apart so that a factor can
+ * be multiplied in before a result below the normal range loses bits. */
+static inline V FN(sigmoid_parts)(V high, V low, V *n) {
+    const V p = FN(exp_parts)(high, low, n);
+    return v_div(p, v_add(v_set1(1), v_scale(p, *n)));
+}
+/* z * sigmoid(high + low) where z and high grow together; z itself once the sigmoid is 1. */
+static inline V FN(times_sigmoid)(V z, V high, V low) {
+    V n;
+    const V q = FN(sigmoid_parts)(FN(clamp)(high, EXP_LOWEST, EXP_HIGHEST), low, &n);
+    const V product = v_scale(v_mul(v_max(v_set1(-1000), z), q), n);
+    return v_select(v_gt(high, v_set1(45)), z, product);
+}
+/* sigmoid and its complement, each exact where it is small */
+static inline V FN(sigmoid_both)(V t, V *complement) {
+    V n;
+    const V p = FN(exp_parts)(t, v_set1(0), &n);
+    *complement = v_div(v_set1(1), v_add(v_set1(1), v_scale(p, n)));
+    return v_scale(v_mul(p, *complement), n);
+}
+
+static inline V FN(none_forward)(V z, int half) { (void)half; return z; }
+static inline V FN(none_derivative)(V z) { (void)z; return v_set1(1); }
+
+/* NaN > 0 is false: the bit is 0, but the value must stay NaN, so the comparison is 0 > z */
+static inline V FN(relu_forward)(V z, int half) { (void)half; return v_max(v_set1(0), z); }
+static inline V FN(relu_derivative)(V z) { return v_keep(v_gt(z, v_set1(0)), v_set1(1)); }
+
+/* gelu, tanh form: 0.5 z (1 + tanh(u)) = z / (1 + exp(-2u)), u = sqrt(2/pi) (z + 0.044715 z^3)
+ * (D. Hendrycks, K. Gimpel, arXiv:1606.08415). The right-hand side doesn't cancel in the negative tail. There an error
+ * of 2u is multiplied by |2u|, up to 100 for float32, so 2u = z (GELU_A + GELU_B z^2) is kept as a sum of two. */
+#undef GELU_A
+#undef GELU_A_REST
+#undef GELU_B
+#undef GELU_B_REST
+#define GELU_A CHOOSE(1.59576916694641f, 1.5957691216057308)
+#define GELU_A_REST CHOOSE(-4.534068042e-8f, -9.969308809e-17)
+#define GELU_B CHOOSE(0.0713548138737678f, 0.07135481627260025)
+#define GELU_B_REST CHOOSE(2.398832396e-9f, -6.175149918e-19)
+#undef GELU_FAR
+#define GELU_FAR 24 /* |2u| is over 1000 here */
+static inline V FN(gelu_forward)(V z, int half) {
+    const V x = FN(clamp)(z, -GELU_FAR, GELU_FAR);
+    if (half) {
+        const V t = v_mul(x, v_fma(v_mul(x, x), v_set1(GELU_B), v_set1(GELU_A)));
+        return FN(times_sigmoid)(z, t, v_set1(0));
+    }
+    V square_low, low, product_low;
+    const V square = v_product(x, x, &square_low);
+    const V cubic = v_product(v_set1(GELU_B), square, &low);
+    low = v_fma(v_set1(GELU_B), square_low, v_fma(v_set1(GELU_B_REST), square, low));
+    /* GELU_A + cubic, exactly, as sum and rest (D. E. Knuth's two-sum) */
+    const V sum = v_add(v_set1(GELU_A), cubic), part = v_sub(sum, v_set1(GELU_A));
+    const V rest = v_add(v_sub(v_set1(GELU_A), v_sub(sum, part)), v_sub(cubic, part));
+    low = v_add(v_add(low, v_set1(GELU_A_REST)), rest);
+    const V high = v_product(x, sum, &product_low);
+    return FN(times_sigmoid)(z, high, v_fma(x, low, product_low));
+}
+static inline V FN(gelu_derivative)(V z) {
+    const V x = FN(clamp)(z, -GELU_FAR, GELU_FAR), square = v_mul(x, x);
+    const V t = v_mul(x, v_fma(square, v_set1(GELU_B), v_set1(GELU_A)));
+    V complement;
+    const V w = FN(sigmoid_both)(FN(clamp)(t, EXP_LOWEST, EXP_HIGHEST), &complement);
+    const V slope = v_mul(x, v_fma(square, v_set1(3 * GELU_B), v_set1(GELU_A)));
+    return v_fma(v_mul(w, complement), slope, w);
+}
+
+/* gelu_erf: z Phi(z), Phi the normal distribution. Phi(-a) = exp(-a^2/2) M(a), and (a + c) M(a) is a polynomial in
+ * (a - c) / (a + c) (the Mills ratio is smooth on this map of [0, inf] to [-1, 1]). Answers M(a) exp(..) as q * 2^n, and
+ * exp(-a^2/2) itself as *gauss * 2^n. */
+#undef NORMAL_FAR
+#define NORMAL_FAR CHOOSE(15, 40)
+static inline V FN(normal_tail)(V z, V *gauss, V *n) {
+    const V a = v_min(v_set1(NORMAL_FAR), v_abs(z)), below = v_add(a, v_set1(MILLS_CENTRE));
+    V low;
+    const V square = v_product(a, a, &low), minus_half = v_set1((REAL)-0.5);
+    *gauss = FN(exp_parts)(v_mul(minus_half, square), v_mul(minus_half, low), n);
+    const V mills = POLYNOMIAL(v_div(v_sub(a, v_set1(MILLS_CENTRE)), below), MILLS);
+    return v_div(v_mul(*gauss, mills), below);
+}
+static inline V FN(gelu_erf_forward)(V z, int half) {
+    (void)half;
+    V gauss, n;
+    const V tail = FN(normal_tail)(z, &gauss, &n);
+    const V left = v_scale(v_mul(v_max(v_set1(-NORMAL_FAR), z), tail), n);
+    const V right = v_mul(z, v_sub(v_set1(1), v_scale(tail, n)));
+    return v_select(v_gt(v_set1(0), z), left, right);
+}
+static inline V FN(gelu_erf_derivative)(V z) {
+    V gauss, n;
+    const V scaled = FN(normal_tail)(z, &gauss, &n), tail = v_scale(scaled, n);
+    const V phi = v_mul(v_scale(gauss, n), v_set1((REAL)0.39894228040143267794)); /* 1 / sqrt(2 pi) */
+    const V distribution = v_select(v_gt(v_set1(0), z), tail, v_sub(v_set1(1), tail));
+    return v_fma(FN(clamp)(z, -NORMAL_FAR, NORMAL_FAR), phi, distribution);
+}
+
+static inline V FN(silu_forward)(V z, int half) { (void)half; return FN(times_sigmoid)(z, z, v_set1(0)); }
+static inline V FN(silu_derivative)(V z) {
+    const V t = FN(clamp)(z, EXP_LOWEST, EXP_HIGHEST);
+    V complement;
+    const V w = FN(sigmoid_both)(t, &complement);
+    return v_fma(v_mul(w, complement), t, w);
+}
+
+static inline V FN(sigmoid_forward)(V z, int half) {
+    (void)half;
+    V n;
+    const V q = FN(sigmoid_parts)(FN(clamp)(z, EXP_LOWEST, EXP_HIGHEST), v_set1(0), &n);
+    return v_scale(q, n);
+}
+static inline V FN(sigmoid_derivative)(V out) { return v_mul(out, v_sub(v_set1(1), out)); }
+
+/* A polynomial where 1 - exp(-2|z|) would cancel, 1 - 2 / (exp(2|z|) + 1) beyond. */
+static inline V FN(tanh_forward)(V z, int half) {
+    (void)half;
+    const V a = v_abs(z), square = v_mul(z, z);
+    const V near = v_fma(v_mul(z, square), POLYNOMIAL(square, TANH_REST), z);
+    V n;
+    const V p = FN(exp_parts)(v_min(v_set1(EXP_HIGHEST), v_add(a, a)), v_set1(0), &n);
+    const V far = v_sub(v_set1(1), v_div(v_set1(2), v_add(v_scale(p, n), v_set1(1))));
+    return v_select(v_gt(a, v_set1((REAL)0.625)), v_copysign(far, z), near);
+}
+static inline V FN(tanh_derivative)(V out) { return v_mul(v_sub(v_set1(1), out), v_add(v_set1(1), out)); }
+
+/* With a constant id these fold to the one function. */
+static inline ALWAYS_INLINE V FN(activation_forward)(int id, V z, int half) {
+#define FGE_FORWARD_CASE(name, kind) \
+    case FGE_##name: return FN(name##_forward)(z, half);
+    switch (id) { FGE_ACTIVATIONS(FGE_FORWARD_CASE) }
+#undef FGE_FORWARD_CASE
+    return z;
+}
+static inline ALWAYS_INLINE V FN(activation_derivative)(int id, V state) {
+#define FGE_DERIVATIVE_CASE(name, kind) \
+    case FGE_##name: return FN(name##_derivative)(state);
+    switch (id) { FGE_ACTIVATIONS(FGE_DERIVATIVE_CASE) }
+#undef FGE_DERIVATIVE_CASE
+    return v_set1(1);
+}
+#endif

@@ -1,0 +1,47 @@
+/* What an engine is: something that multiplies one tile of a fge_gemm and hands the sums to an epilogue. How a product
+ * is cut into tiles, and which threads run them, is gemm.c's. */
+#ifndef FGE_ENGINE_H
+#define FGE_ENGINE_H
+#include "problem.h"
+#include "threads.h"
+
+/* A product cut up. Everything here follows from the shapes, the dtype and the machine's caches, never from the number of
+ * threads, so that results don't either. */
+typedef struct {
+    const fge_gemm *gemm;
+    const fge_kernels *kernels;
+    const fge_real_kernels *real;
+    const void *engine_data;
+    int64_t p_tile, q_tile; /* one task's part of the result */
+    int64_t r_step;         /* operands are made ready for this much of r at a time */
+    int64_t splits, r_split; /* r is cut in `splits` parts of r_split, summed afterwards in order */
+    size_t scratch;         /* bytes that a thread needs */
+} fge_plan;
+
+typedef struct {
+    int64_t p0, p, q0, q, r0, r;
+} fge_tile;
+
+typedef struct {
+    const char *name;
+    /* fills in everything but gemm, kernels and real */
+    void (*plan)(fge_plan *plan);
+    /* sums over t's part of r, finished by `epilogue`; where `sums` isn't NULL, adds the sums over r of the derivative
+     * operand's columns in this tile to it */
+    void (*multiply)(const fge_plan *plan, const fge_tile *t, const fge_epilogue *epilogue, double *sums, void *scratch);
+} fge_engine;
+
+extern const fge_engine fge_engine_native, fge_engine_blas;
+
+/* The whole product: tiles, splits, sums. A plan tells the memory that the run needs, so that a caller with several
+ * products can take it all before the first one writes. */
+void fge_gemm_plan(const fge_engine *engine, const fge_kernels *kernels, const fge_gemm *gemm, fge_plan *plan);
+size_t fge_gemm_shared_bytes(const fge_plan *plan);
+void fge_gemm_run(const fge_engine *engine, const fge_plan *plan, const fge_workspace *workspace);
+
+/* Rows and columns of an operand as the product sees them: strides swapped where it is transposed. */
+static inline int64_t fge_operand_row_stride(const fge_operand *o) { return o->transposed ? o->col_stride : o->row_stride; }
+static inline int64_t fge_operand_col_stride(const fge_operand *o) { return o->transposed ? o->row_stride : o->col_stride; }
+/* its elements are there to be used as they are, in the accumulator's type */
+static inline int fge_operand_plain(const fge_operand *o) { return o->activation == 0 && !fge_is_half(o->dtype); }
+#endif

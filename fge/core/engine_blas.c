@@ -1,0 +1,127 @@
+/* Engine "blas": each tile by one call of a BLAS (scipy's, through scipy.linalg.cython_blas), the epilogue on the tile
+ * while it is in cache. Operands that BLAS can't read as they are (half types, dZ, two strides) are made ready in
+ * scratch, r_step of r at a time. */
+#include "blas.h"
+#include "engine.h"
+
+#include <limits.h>
+#include <string.h>
+
+/* A matrix as BLAS takes it: unit stride along one axis, leading dimension along the other. An operand whose columns are
+ * summed has to be read anyway. */
+static int readable(const fge_gemm *g, const fge_operand *o) {
+    if (!fge_operand_plain(o) || (g->sums && o == (g->sums_of_a ? &g->a : &g->b))) return 0;
+    const int64_t rs = o->row_stride, cs = o->col_stride;
+    return (cs == 1 && rs >= fge_max(1, o->cols) && rs <= INT_MAX) || (rs == 1 && cs >= fge_max(1, o->rows) && cs <= INT_MAX);
+}
+
+enum { P_TILE = 256, Q_TILE = 512, R_STEP = 512, R_LIMIT = 1 << 30 };
+
+static void plan_tiles(fge_plan *plan) {
+    const fge_gemm *g = plan->gemm;
+    const int whole = readable(g, &g->a) && readable(g, &g->b);
+    plan->r_step = whole ? R_LIMIT : R_STEP;
+    plan->p_tile = fge_min(P_TILE, fge_max(g->p, 1));
+    plan->q_tile = fge_min(Q_TILE, fge_max(g->q, 1));
+    /* one row (column) is a matrix-vector product: longer tiles, the operand is read once whatever their size */
+    if (g->q == 1) plan->p_tile = fge_min(4096, fge_max(g->p, 1));
+    const size_t size = (size_t)plan->real->size;
+    const size_t tile = (size_t)(plan->p_tile * plan->q_tile);
+    const size_t a = readable(g, &g->a) ? 0 : (size_t)(plan->p_tile * R_STEP), b = readable(g, &g->b) ? 0 : (size_t)(plan->q_tile * R_STEP);
+    plan->scratch = (tile + a + b + (size_t)fge_max(plan->p_tile, plan->q_tile)) * size + 4096;
+}
+
+typedef struct {
+    const void *data;
+    int ld;
+    char transposed; /* in row-major terms */
+} view;
+
+/* rows [i0, i0 + n) by r [r0, r0 + r) of an operand (or r by columns where r_first), in place or made ready in `to` */
+static view block(const fge_plan *plan, const fge_operand *o, int64_t row0, int64_t rows, int64_t col0, int64_t cols, void *to,
+                  void *column_sums) {
+    if (readable(plan->gemm, o)) {
+        const int64_t rs = fge_operand_row_stride(o), cs = fge_operand_col_stride(o);
+        const void *data = (const char *)o->data + (row0 * rs + col0 * cs) * plan->real->size;
+        const int natural_by_rows = o->col_stride == 1 && o->row_stride >= o->cols;
+        const int64_t ld = natural_by_rows ? o->row_stride : o->col_stride;
+        return (view){data, (int)fge_max(ld, 1), natural_by_rows != o->transposed ? 'N' : 'T'};
+    }
+    if (o->transposed) {
+        plan->real->read(o, col0, cols, row0, rows, to, rows, column_sums);
+        return (view){to, (int)rows, 'T'};
+    }
+    plan->real->read(o, row0, rows, col0, cols, to, cols, column_sums);
+    return (view){to, (int)cols, 'N'};
+}
+
+/* c [p, q] = a . b + beta c, all row-major: as columns, c^T = b^T a^T. */
+static void gemm(int is_double, int p, int q, int r, view a, view b, double beta, void *c, int ldc) {
+    if (is_double) {
+        double one = 1;
+        fge_blas.dgemm(&b.transposed, &a.transposed, &q, &p, &r, &one, (double *)b.data, &b.ld, (double *)a.data, &a.ld, &beta,
+                   (double *)c, &ldc);
+    } else {
+        float one = 1, beta32 = (float)beta;
+        fge_blas.sgemm(&b.transposed, &a.transposed, &q, &p, &r, &one, (float *)b.data, &b.ld, (float *)a.data, &a.ld, &beta32,
+                   (float *)c, &ldc);
+    }
+}
+/* y [n] += m [n, r] . x [r], m row-major ('N') or its transpose. Always on top of what is there: some versions of
+ * OpenBLAS's gemv multiply old contents by beta = 0, so that a NaN in them stays. */
+static void gemv(int is_double, int n, int r, view m, const void *x, int incx, void *y, int incy) {
+    char trans = m.transposed == 'N' ? 'T' : 'N';
+    int rows = m.transposed == 'N' ? r : n, cols = m.transposed == 'N' ? n : r;
+    if (is_double) {
+        double one = 1;
+        fge_blas.dgemv(&trans, &rows, &cols, &one, (double *)m.data, &m.ld, (double *)x, &incx, &one, (double *)y, &incy);
+    } else {
+        float one = 1;
+        fge_blas.sgemv(&trans, &rows, &cols, &one, (float *)m.data, &m.ld, (float *)x, &incx, &one, (float *)y, &incy);
+    }
+}
+
+/* Adds the REAL sums of one block to the double totals and clears them. */
+static void collect(void *block_sums, double *sums, int64_t n, int is_double) {
+    for (int64_t j = 0; j < n; j++) {
+        sums[j] += is_double ? ((double *)block_sums)[j] : (double)((float *)block_sums)[j];
+        if (is_double) ((double *)block_sums)[j] = 0; else ((float *)block_sums)[j] = 0;
+    }
+}
+
+static void multiply(const fge_plan *plan, const fge_tile *t, const fge_epilogue *epilogue, double *sums, void *scratch) {
+    const fge_gemm *g = plan->gemm;
+    const int64_t size = plan->real->size;
+    const int is_double = size == 8, real_dtype = is_double ? FGE_FLOAT64 : FGE_FLOAT32;
+    char *tile = scratch, *a_ready = tile + plan->p_tile * plan->q_tile * size;
+    char *b_ready = a_ready + (readable(g, &g->a) ? 0 : plan->p_tile * R_STEP * size);
+    char *block_sums = b_ready + (readable(g, &g->b) ? 0 : plan->q_tile * R_STEP * size);
+    /* where the epilogue overwrites, BLAS may write the sums into out itself and the epilogue finishes them in place */
+    const int in_place = epilogue->out_dtype == real_dtype && !epilogue->accumulate && epilogue->out_stride <= INT_MAX;
+    char *c = in_place ? (char *)epilogue->out + (t->p0 * epilogue->out_stride + t->q0) * size : tile;
+    const int64_t ldc = in_place ? fge_max(epilogue->out_stride, t->q) : t->q;
+    const int64_t sums_length = g->sums_of_a ? t->p : t->q;
+    const int threads_before = fge_blas_enter_thread();
+    if (sums) memset(block_sums, 0, (size_t)(sums_length * size));
+    const int vector = t->p == 1 || t->q == 1;
+    if (t->r == 0 || vector)
+        for (int64_t i = 0; i < t->p; i++) memset(c + i * ldc * size, 0, (size_t)(t->q * size));
+    for (int64_t r0 = 0; r0 < t->r; r0 += plan->r_step) {
+        const int64_t r = fge_min(plan->r_step, t->r - r0);
+        const view a = block(plan, &g->a, t->p0, t->p, t->r0 + r0, r, a_ready, sums && g->sums_of_a ? block_sums : NULL);
+        const view b = block(plan, &g->b, t->r0 + r0, r, t->q0, t->q, b_ready, sums && !g->sums_of_a ? block_sums : NULL);
+        if (sums) collect(block_sums, sums, sums_length, is_double);
+        const double beta = r0 > 0;
+        const int a_step = a.transposed == 'N' ? 1 : a.ld, b_step = b.transposed == 'N' ? b.ld : 1;
+        if (t->p == 1)
+            gemv(is_double, (int)t->q, (int)r, (view){b.data, b.ld, b.transposed == 'N' ? 'T' : 'N'}, a.data, a_step, c, 1);
+        else if (t->q == 1)
+            gemv(is_double, (int)t->p, (int)r, a, b.data, b_step, c, (int)ldc);
+        else
+            gemm(is_double, (int)t->p, (int)t->q, (int)r, a, b, beta, c, (int)ldc);
+    }
+    fge_blas_leave_thread(threads_before);
+    plan->real->epilogue(epilogue, c, ldc, t->p, t->q, t->p0, t->q0);
+}
+
+const fge_engine fge_engine_blas = {"blas", plan_tiles, multiply};

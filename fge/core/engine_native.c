@@ -1,0 +1,206 @@
+/* Engine "native": packing and micro-kernels of our own. One task multiplies a p_tile x q_tile part of the result:
+ *
+ *   for each r_step of r:        b's part is packed into panels of nr columns, which stay in L2
+ *     for each mr rows of a:     packed into one panel, which stays in L1
+ *       for each panel of b:     the micro-kernel; after the last r_step the epilogue, while the sums are in L1
+ *
+ * Tasks pack for themselves: with tiles of this size packing is a few percent, and threads never wait for one another. */
+#include "dispatch.h"
+#include "engine.h"
+
+#include <string.h>
+
+typedef enum { VECTOR_A, VECTOR_B, DIRECT, PACKED } route;
+
+/* Elements that the kernels can take straight from memory in the operand's dtype: one axis contiguous, no derivative. */
+static int streamable(const fge_operand *o) { return o->activation == 0 && (o->col_stride == 1 || o->row_stride == 1); }
+
+static route route_of(const fge_plan *plan) {
+    const fge_gemm *g = plan->gemm;
+    if (g->sums) return PACKED;
+    if (g->p == 1 && streamable(&g->b)) return VECTOR_A;
+    if (g->q == 1 && streamable(&g->a)) return VECTOR_B;
+    const int direct = fge_operand_plain(&g->a) && fge_operand_plain(&g->b) && fge_operand_col_stride(&g->b) == 1;
+    /* each element of b is used p / mr times: packing doesn't pay for a few, nor for what fits in L1 anyway */
+    if (direct && (g->p <= plan->real->mr || g->p * g->r + g->r * g->q <= 4096)) return DIRECT;
+    return PACKED;
+}
+
+static int64_t even_tile(int64_t length, int64_t most, int64_t unit) {
+    const int64_t tiles = fge_max(1, fge_ceil_div(length, most));
+    return fge_max(unit, fge_round_up(fge_ceil_div(length, tiles), unit));
+}
+
+static void plan_tiles(fge_plan *plan) {
+    const fge_gemm *g = plan->gemm;
+    const fge_real_kernels *real = plan->real;
+    const int64_t size = real->size, mr = real->mr, nr = real->nr;
+    const fge_caches caches = fge_cache_sizes();
+    plan->p_tile = fge_max(1, g->p);
+    plan->q_tile = fge_max(1, g->q);
+    plan->r_step = fge_max(1, g->r);
+    switch (route_of(plan)) {
+    case VECTOR_A:
+        plan->q_tile = fge_min(plan->q_tile, 1024);
+        plan->scratch = (size_t)((g->r + plan->q_tile) * size);
+        return;
+    case VECTOR_B:
+        plan->p_tile = fge_min(plan->p_tile, 1024);
+        plan->scratch = (size_t)((g->r + plan->p_tile) * size);
+        return;
+    case DIRECT:
+        plan->q_tile = even_tile(g->q, 256, nr);
+        plan->scratch = (size_t)(mr * nr * size);
+        return;
+    case PACKED: break;
+    }
+    /* a's panel in two thirds of L1, b's panels in half of L2 */
+    plan->r_step = even_tile(g->r, caches.l1 * 2 / 3 / (mr * size), 8);
+    const int64_t q_most = fge_max(nr, caches.l2 / 2 / (plan->r_step * size) / nr * nr);
+    plan->q_tile = even_tile(g->q, fge_min(q_most, 1024), nr);
+    plan->p_tile = even_tile(g->p, 512, mr);
+    /* enough tasks to share out evenly, as long as packing stays a small part of each */
+    while (fge_ceil_div(g->p, plan->p_tile) * fge_ceil_div(g->q, plan->q_tile) < 24) {
+        if (plan->p_tile >= 2 * 8 * mr && (plan->p_tile >= plan->q_tile || plan->q_tile < 8 * nr))
+            plan->p_tile = even_tile(plan->p_tile, fge_ceil_div(plan->p_tile, 2), mr);
+        else if (plan->q_tile >= 8 * nr)
+            plan->q_tile = even_tile(plan->q_tile, fge_ceil_div(plan->q_tile, 2), nr);
+        else
+            break;
+    }
+    const int64_t q_room = fge_round_up(plan->q_tile, nr);
+    const int64_t keep = g->r > plan->r_step ? plan->p_tile * q_room : mr * nr;
+    plan->scratch = (size_t)((q_room * plan->r_step     /* b's panels */
+                              + mr * plan->r_step + nr  /* a's panel */
+                              + keep                    /* sums */
+                              + nr * plan->r_step       /* rows read before they are packed */
+                              + 2 * fge_max(plan->p_tile, q_room)) * size);
+}
+
+/* Rows of a (columns of b) [first, first + count) by r [r0, r0 + r) into one panel of `width`. along_panel: the operand's
+ * natural rows lie along r, so that reading with ld = width packs. */
+static void pack_panel(const fge_plan *plan, const fge_operand *o, int along_panel, int64_t first, int64_t count, int64_t r0,
+                       int64_t r, int width, void *to, void *ready, void *column_sums) {
+    const fge_real_kernels *real = plan->real;
+    if (along_panel) {
+        if (count < width) memset(to, 0, (size_t)(width * r * real->size));
+        real->read(o, r0, r, first, count, to, width, column_sums);
+        return;
+    }
+    const void *rows = ready;
+    int64_t stride = r;
+    if (fge_operand_plain(o) && o->col_stride == 1) {
+        rows = (const char *)o->data + (first * o->row_stride + r0) * real->size;
+        stride = o->row_stride;
+    } else {
+        real->read(o, first, count, r0, r, ready, r, NULL);
+    }
+    (width == real->mr ? real->pack_a : real->pack_b)(rows, stride, count, r, to);
+}
+
+/* b's panels, a few rows of r at a time across all of them, so that memory is read along its rows. */
+static void pack_b_panels(const fge_plan *plan, const fge_tile *t, int64_t r0, int64_t r, char *to, void *ready, char *column_sums) {
+    const fge_gemm *g = plan->gemm;
+    const int64_t nr = plan->real->nr, size = plan->real->size;
+    if (g->b.transposed) {
+        for (int64_t j = 0; j < t->q; j += nr)
+            pack_panel(plan, &g->b, 0, t->q0 + j, fge_min(nr, t->q - j), r0, r, (int)nr, to + j * r * size, ready, NULL);
+        return;
+    }
+    enum { ROWS = 32 };
+    for (int64_t l = 0; l < r; l += ROWS)
+        for (int64_t j = 0; j < t->q; j += nr)
+            pack_panel(plan, &g->b, 1, t->q0 + j, fge_min(nr, t->q - j), r0 + l, fge_min(ROWS, r - l), (int)nr,
+                       to + (j * r + l * nr) * size, ready, column_sums ? column_sums + j * size : NULL);
+}
+
+static void collect(const fge_plan *plan, void *block_sums, double *sums, int64_t n) {
+    for (int64_t j = 0; j < n; j++)
+        sums[j] += plan->real->size == 8 ? ((double *)block_sums)[j] : (double)((float *)block_sums)[j];
+    memset(block_sums, 0, (size_t)(n * plan->real->size));
+}
+
+static void multiply_packed(const fge_plan *plan, const fge_tile *t, const fge_epilogue *epilogue, double *sums, char *scratch) {
+    const fge_gemm *g = plan->gemm;
+    const fge_real_kernels *real = plan->real;
+    const int64_t size = real->size, mr = real->mr, nr = real->nr, q_room = fge_round_up(t->q, nr);
+    char *b_panels = scratch;
+    char *a_panel = b_panels + fge_round_up(plan->q_tile, nr) * plan->r_step * size;
+    char *ready = a_panel + (mr * plan->r_step + nr) * size;
+    char *block_sums = ready + nr * plan->r_step * size;
+    char *kept = block_sums + 2 * fge_max(plan->p_tile, fge_round_up(plan->q_tile, nr)) * size;
+    const int many_steps = t->r > plan->r_step;
+    char *b_sums = sums && !g->sums_of_a ? block_sums : NULL, *a_sums = sums && g->sums_of_a ? block_sums : NULL;
+    if (sums) memset(block_sums, 0, (size_t)((a_sums ? t->p : t->q) * size));
+    int64_t r0 = 0;
+    do {
+        const int64_t r = fge_min(plan->r_step, t->r - r0);
+        const int last = r0 + r >= t->r;
+        pack_b_panels(plan, t, t->r0 + r0, r, b_panels, ready, b_sums);
+        for (int64_t i = 0; i < t->p; i += mr) {
+            const int64_t rows = fge_min(mr, t->p - i);
+            pack_panel(plan, &g->a, g->a.transposed, t->p0 + i, rows, t->r0 + r0, r, (int)mr, a_panel, ready,
+                       a_sums ? a_sums + i * size : NULL);
+            for (int64_t j = 0; j < t->q; j += nr) {
+                char *c = many_steps ? kept + (i * q_room + j) * size : kept;
+                const int64_t ldc = many_steps ? q_room : nr;
+                real->tile(r, a_panel, 1, mr, b_panels + j * r * size, nr, c, ldc, (int)rows, (int)nr, r0 > 0);
+                if (last) real->epilogue(epilogue, c, ldc, rows, fge_min(nr, t->q - j), t->p0 + i, t->q0 + j);
+            }
+        }
+        if (sums) collect(plan, block_sums, sums, a_sums ? t->p : t->q);
+        r0 += r;
+    } while (r0 < t->r);
+}
+
+static void multiply_direct(const fge_plan *plan, const fge_tile *t, const fge_epilogue *epilogue, char *scratch) {
+    const fge_gemm *g = plan->gemm;
+    const fge_real_kernels *real = plan->real;
+    const int64_t size = real->size, mr = real->mr, nr = real->nr;
+    const int64_t a_row = fge_operand_row_stride(&g->a), a_col = fge_operand_col_stride(&g->a), b_row = fge_operand_row_stride(&g->b);
+    for (int64_t i = 0; i < t->p; i += mr)
+        for (int64_t j = 0; j < t->q; j += nr) {
+            const int64_t rows = fge_min(mr, t->p - i), cols = fge_min(nr, t->q - j);
+            const char *a = (const char *)g->a.data + ((t->p0 + i) * a_row + t->r0 * a_col) * size;
+            const char *b = (const char *)g->b.data + (t->r0 * b_row + t->q0 + j) * size;
+            real->tile(t->r, a, a_row, a_col, b, b_row, scratch, nr, (int)rows, (int)cols, 0);
+            real->epilogue(epilogue, scratch, nr, rows, cols, t->p0 + i, t->q0 + j);
+        }
+}
+
+/* One operand is a vector along r: made ready once, the other streamed past it in its own dtype. */
+static void multiply_vector(const fge_plan *plan, const fge_tile *t, const fge_epilogue *epilogue, char *scratch, int vector_is_a) {
+    const fge_gemm *g = plan->gemm;
+    const fge_real_kernels *real = plan->real;
+    const fge_operand *vector = vector_is_a ? &g->a : &g->b, *matrix = vector_is_a ? &g->b : &g->a;
+    const int64_t count = vector_is_a ? t->q : t->p, first = vector_is_a ? t->q0 : t->p0;
+    char *x = scratch, *y = x + t->r * real->size;
+    /* one row (column) is contiguous in scratch whichever way it is read */
+    const int lies_along_columns = vector->transposed != vector_is_a;
+    real->read(vector, lies_along_columns ? 0 : t->r0, lies_along_columns ? 1 : t->r, lies_along_columns ? t->r0 : 0,
+               lies_along_columns ? t->r : 1, x, lies_along_columns ? t->r : 1, NULL);
+    memset(y, 0, (size_t)(count * real->size));
+    /* distances from one r, and from one result, to the next */
+    const int64_t along_r = vector_is_a ? fge_operand_row_stride(matrix) : fge_operand_col_stride(matrix);
+    const int64_t across = vector_is_a ? fge_operand_col_stride(matrix) : fge_operand_row_stride(matrix);
+    const void *from = fge_at(matrix->data, t->r0 * along_r + first * across, matrix->dtype);
+    if (across == 1)
+        real->vector_stream(t->r, x, from, matrix->dtype, along_r, count, y);
+    else
+        real->vector_dots(t->r, x, from, matrix->dtype, across, count, y);
+    if (vector_is_a)
+        real->epilogue(epilogue, y, count, 1, count, 0, first);
+    else
+        real->epilogue(epilogue, y, 1, count, 1, first, 0);
+}
+
+static void multiply(const fge_plan *plan, const fge_tile *t, const fge_epilogue *epilogue, double *sums, void *scratch) {
+    switch (route_of(plan)) {
+    case VECTOR_A: multiply_vector(plan, t, epilogue, scratch, 1); return;
+    case VECTOR_B: multiply_vector(plan, t, epilogue, scratch, 0); return;
+    case DIRECT: multiply_direct(plan, t, epilogue, scratch); return;
+    case PACKED: multiply_packed(plan, t, epilogue, sums, scratch); return;
+    }
+}
+
+const fge_engine fge_engine_native = {"native", plan_tiles, multiply};

@@ -1,0 +1,129 @@
+/* The epilogue on one tile of finished sums, and the derivative that the backward multiplies in. Included once per REAL
+ * by kernels.h.
+ *
+ * Columns go in steps of STEP, a whole number of vectors and of mask bytes; col0 of a tile is a multiple of 8, so that
+ * tiles never share a byte of RELU bits. */
+#undef STEP
+#undef STEP_VECTORS
+#define STEP (W > 8 ? W : 8)
+#define STEP_VECTORS (STEP / W)
+
+static inline ALWAYS_INLINE int FN(lanes)(int64_t left) { return left >= W ? W : left > 0 ? (int)left : 0; }
+
+static inline void FN(store_bits)(uint8_t *to, unsigned bits, int64_t columns) {
+    to[0] = (uint8_t)bits;
+#if STEP > 8
+    if (columns > 8) to[1] = (uint8_t)(bits >> 8);
+#endif
+    (void)columns;
+}
+/* n lanes of the vector at column c of a row of RELU bits; only bytes that hold them are read */
+static inline VM FN(load_bits)(const uint8_t *row, int64_t c, int n) {
+    const uint8_t *at = row + (c >> 3);
+    const int shift = (int)(c & 7), last = shift + n - 1;
+    unsigned bits = at[0];
+    if (last >= 8) bits |= (unsigned)at[1] << 8;
+    if (last >= 16) bits |= (unsigned)at[2] << 16;
+    return v_from_bits(bits >> shift & ((1u << W) - 1));
+}
+
+/* gradient * act'(..) at column c of a row whose reserve starts at `state` */
+static inline ALWAYS_INLINE V FN(times_derivative)(V gradient, int activation, int dtype, const void *state, int64_t c, int n) {
+    switch (fge_reserve_kind_of(activation)) {
+    case FGE_RESERVE_NONE: return gradient;
+    case FGE_RESERVE_BITS: return v_keep(FN(load_bits)((const uint8_t *)state, c, n), gradient);
+    default: return v_mul(gradient, FN(activation_derivative)(activation, FN(load_as)(state, c, n, dtype)));
+    }
+}
+static inline const void *FN(state_row)(const void *state, int64_t stride, int64_t row, int activation, int dtype) {
+    const int64_t unit = fge_reserve_kind_of(activation) == FGE_RESERVE_BITS ? 1 : fge_dtype_size(dtype);
+    return (const char *)state + row * stride * unit;
+}
+
+static inline ALWAYS_INLINE void FN(forward_step)(const fge_epilogue *e, const REAL *sums, const REAL *bias, void *out,
+                                                 void *reserve, int64_t c, int64_t left, int activation, int dtype) {
+    const fge_reserve_kind kind = fge_reserve_kind_of(activation);
+    unsigned bits = 0;
+    for (int s = 0; s < STEP_VECTORS; s++) {
+        const int n = left >= STEP ? W : FN(lanes)(left - s * W);
+        if (n == 0) break;
+        V z = n == W ? v_load(sums + s * W) : v_load_n(sums + s * W, n);
+        if (bias) z = v_add(z, n == W ? v_load(bias + s * W) : v_load_n(bias + s * W, n));
+        if (reserve && kind == FGE_RESERVE_Z) FN(store_as)(reserve, c + s * W, z, n, dtype);
+        if (kind == FGE_RESERVE_BITS) bits |= v_bits(v_gt(z, v_set1(0))) << (s * W);
+        FN(store_as)(out, c + s * W, FN(activation_forward)(activation, z, fge_is_half(dtype)), n, dtype);
+    }
+    if (reserve && kind == FGE_RESERVE_BITS) FN(store_bits)((uint8_t *)reserve + (c >> 3), bits, left);
+    (void)e;
+}
+
+static inline ALWAYS_INLINE void FN(forward_tile)(const fge_epilogue *e, const REAL *sums, int64_t ld, int64_t rows,
+                                                 int64_t cols, int64_t row0, int64_t col0, int activation, int dtype) {
+    const fge_reserve_kind kind = fge_reserve_kind_of(activation);
+    const REAL *bias = e->bias ? (const REAL *)e->bias + col0 : NULL;
+    for (int64_t i = 0; i < rows; i++) {
+        const REAL *row = sums + i * ld;
+        void *out = (char *)e->out + (row0 + i) * e->out_stride * fge_dtype_size(dtype);
+        void *reserve = NULL;
+        if (e->reserve && kind != FGE_RESERVE_NONE)
+            reserve = (char *)e->reserve + (row0 + i) * e->reserve_stride * (kind == FGE_RESERVE_BITS ? 1 : fge_dtype_size(dtype));
+        int64_t j = 0;
+        for (; j + STEP <= cols; j += STEP)
+            FN(forward_step)(e, row + j, bias ? bias + j : NULL, out, reserve, col0 + j, STEP, activation, dtype);
+        if (j < cols)
+            FN(forward_step)(e, row + j, bias ? bias + j : NULL, out, reserve, col0 + j, cols - j, activation, dtype);
+        if (reserve && kind == FGE_RESERVE_BITS && col0 + cols == e->q) {
+            const int64_t used = (e->q + 7) / 8;
+            memset((uint8_t *)reserve + used, 0, (size_t)(e->reserve_stride - used));
+        }
+    }
+}
+
+/* out (+)= sums * act'(state) */
+static inline ALWAYS_INLINE void FN(gradient_tile)(const fge_epilogue *e, const REAL *sums, int64_t ld, int64_t rows,
+                                                  int64_t cols, int64_t row0, int64_t col0, int activation, int dtype) {
+    const int state_dtype = e->state_dtype;
+    for (int64_t i = 0; i < rows; i++) {
+        const REAL *row = sums + i * ld;
+        void *out = (char *)e->out + (row0 + i) * e->out_stride * fge_dtype_size(dtype);
+        const void *state = FN(state_row)(e->state, e->state_stride, row0 + i, activation, state_dtype);
+        for (int64_t j = 0; j < cols; j += W) {
+            const int n = FN(lanes)(cols - j);
+            V sum = n == W ? v_load(row + j) : v_load_n(row + j, n);
+            sum = FN(times_derivative)(sum, activation, state_dtype, state, col0 + j, n);
+            if (e->accumulate) sum = v_add(sum, FN(load_as)(out, col0 + j, n, dtype));
+            FN(store_as)(out, col0 + j, sum, n, dtype);
+        }
+    }
+}
+
+/* One body per activation and output dtype: the compiler folds both into it. */
+#undef FOR_EACH_OUT_DTYPE
+#if REAL_IS_F32
+#define FOR_EACH_OUT_DTYPE(body, activation)                       \
+    switch (e->out_dtype) {                                        \
+    case FGE_FLOAT32: body(activation, FGE_FLOAT32); break;        \
+    case FGE_FLOAT16: body(activation, FGE_FLOAT16); break;        \
+    default: body(activation, FGE_BFLOAT16); break;                \
+    }
+#else
+#define FOR_EACH_OUT_DTYPE(body, activation) body(activation, FGE_FLOAT64);
+#endif
+
+static void FN(epilogue)(const fge_epilogue *e, void *sums, int64_t ld, int64_t rows, int64_t cols, int64_t row0, int64_t col0) {
+#define FGE_FORWARD_BODY(id, dtype) FN(forward_tile)(e, (const REAL *)sums, ld, rows, cols, row0, col0, id, dtype)
+#define FGE_GRADIENT_BODY(id, dtype) FN(gradient_tile)(e, (const REAL *)sums, ld, rows, cols, row0, col0, id, dtype)
+#define FGE_FORWARD_CASE(name, kind) \
+    case FGE_##name: FOR_EACH_OUT_DTYPE(FGE_FORWARD_BODY, FGE_##name) return;
+#define FGE_GRADIENT_CASE(name, kind) \
+    case FGE_##name: FOR_EACH_OUT_DTYPE(FGE_GRADIENT_BODY, FGE_##name) return;
+    if (e->state_activation != FGE_none || e->accumulate) {
+        switch (e->state_activation) { FGE_ACTIVATIONS(FGE_GRADIENT_CASE) }
+        return;
+    }
+    switch (e->activation) { FGE_ACTIVATIONS(FGE_FORWARD_CASE) }
+#undef FGE_FORWARD_BODY
+#undef FGE_GRADIENT_BODY
+#undef FGE_FORWARD_CASE
+#undef FGE_GRADIENT_CASE
+}

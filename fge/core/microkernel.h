@@ -1,0 +1,179 @@
+/* The micro-kernels of REAL: one register tile of MR x NR sums over r, packing of the panels it reads, and the
+ * matrix-vector kernels that are limited by memory. Included once per REAL by kernels.h.
+ *
+ * Registers: MR x NR sums, NR / W values of b and one broadcast of a: 14 x 2 + 3 of AVX-512's 32, 6 x 2 + 3 of AVX2's 16. */
+#undef MR
+#undef NRV
+#undef NR
+#if defined(FGE_ISA_AVX512)
+#define MR 14
+#elif defined(FGE_ISA_AVX2)
+#define MR 6
+#else
+#define MR (REAL_IS_F32 ? 4 : 2)
+#endif
+#if defined(FGE_ISA_PORTABLE) && !REAL_IS_F32
+#define NRV 4 /* 8 columns: a tile has whole bytes of RELU bits */
+#else
+#define NRV 2
+#endif
+#define NR (NRV * W)
+
+static inline ALWAYS_INLINE void FN(tile_rows)(int64_t r, const REAL *a, int64_t a_row, int64_t a_col, const REAL *b,
+                                              int64_t b_row, REAL *c, int64_t ldc, int rows, int cols, int add) {
+    V sums[MR][NRV];
+#pragma GCC unroll 16
+    for (int i = 0; i < rows; i++)
+#pragma GCC unroll 4
+        for (int j = 0; j < NRV; j++) sums[i][j] = v_set1(0);
+    for (int64_t l = 0; l < r; l++) {
+        V columns[NRV];
+#pragma GCC unroll 4
+        for (int j = 0; j < NRV; j++)
+            columns[j] = cols == NR ? v_load(b + j * W) : v_load_n(b + j * W, FN(lanes)(cols - j * W));
+#pragma GCC unroll 16
+        for (int i = 0; i < rows; i++) {
+            const V x = v_set1(a[i * a_row]);
+#pragma GCC unroll 4
+            for (int j = 0; j < NRV; j++) sums[i][j] = v_fma(x, columns[j], sums[i][j]);
+        }
+        a += a_col;
+        b += b_row;
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < rows; i++)
+#pragma GCC unroll 4
+        for (int j = 0; j < NRV; j++) {
+            REAL *to = c + i * ldc + j * W;
+            v_store(to, add ? v_add(sums[i][j], v_load(to)) : sums[i][j]);
+        }
+}
+
+static void FN(tile)(int64_t r, const void *a, int64_t a_row, int64_t a_col, const void *b, int64_t b_row, void *c,
+                     int64_t ldc, int rows, int cols, int add) {
+#define FGE_TILE_PACKED(n)                                                                                             \
+    case n: FN(tile_rows)(r, (const REAL *)a, 1, MR, (const REAL *)b, NR, (REAL *)c, ldc, n, NR, add); return;
+#define FGE_TILE_DIRECT(n)                                                                                             \
+    case n: FN(tile_rows)(r, (const REAL *)a, a_row, a_col, (const REAL *)b, b_row, (REAL *)c, ldc, n, NR, add); return;
+#define FGE_TILE_EDGE(n)                                                                                               \
+    case n: FN(tile_rows)(r, (const REAL *)a, a_row, a_col, (const REAL *)b, b_row, (REAL *)c, ldc, n, cols, add); return;
+#if defined(FGE_ISA_AVX512)
+#define FGE_EACH_ROWS(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14)
+#elif defined(FGE_ISA_AVX2)
+#define FGE_EACH_ROWS(X) X(1) X(2) X(3) X(4) X(5) X(6)
+#elif REAL_IS_F32
+#define FGE_EACH_ROWS(X) X(1) X(2) X(3) X(4)
+#else
+#define FGE_EACH_ROWS(X) X(1) X(2)
+#endif
+    if (cols < NR) {
+        switch (rows) { FGE_EACH_ROWS(FGE_TILE_EDGE) }
+    } else if (a_row == 1 && a_col == MR && b_row == NR) {
+        switch (rows) { FGE_EACH_ROWS(FGE_TILE_PACKED) }
+    } else {
+        switch (rows) { FGE_EACH_ROWS(FGE_TILE_DIRECT) }
+    }
+#undef FGE_TILE_PACKED
+#undef FGE_TILE_DIRECT
+#undef FGE_TILE_EDGE
+#undef FGE_EACH_ROWS
+}
+
+/* One panel of `width` rows of a (columns of b) from rows that run along r: to[l * width + i] = from[i * stride + l].
+ * Rows behind the last are zeros. */
+static inline ALWAYS_INLINE void FN(pack)(const REAL *from, int64_t stride, int64_t count, int64_t r, REAL *to, int width) {
+    int64_t l0 = 0;
+    for (; l0 + W <= r; l0 += W)
+        for (int64_t i0 = 0; i0 < width; i0 += W) {
+            V square[W];
+#pragma GCC unroll 16
+            for (int i = 0; i < W; i++) square[i] = i0 + i < count ? v_load(from + (i0 + i) * stride + l0) : v_set1(0);
+            FN(transpose)(square);
+            const int n = FN(lanes)(width - i0);
+#pragma GCC unroll 16
+            for (int l = 0; l < W; l++) {
+                if (n == W) v_store(to + (l0 + l) * width + i0, square[l]); else v_store_n(to + (l0 + l) * width + i0, square[l], n);
+            }
+        }
+    for (; l0 < r; l0++)
+        for (int64_t i = 0; i < width; i++) to[l0 * width + i] = i < count ? from[i * stride + l0] : 0;
+}
+static void FN(pack_a)(const void *from, int64_t stride, int64_t count, int64_t r, void *to) {
+    FN(pack)((const REAL *)from, stride, count, r, (REAL *)to, MR);
+}
+static void FN(pack_b)(const void *from, int64_t stride, int64_t count, int64_t r, void *to) {
+    FN(pack)((const REAL *)from, stride, count, r, (REAL *)to, NR);
+}
+
+/* y (+)= x . b with rows of b contiguous: four rows at a time, streamed in blocks of columns that stay in L1. */
+static inline ALWAYS_INLINE void FN(stream)(int64_t r, const REAL *x, const void *b, int64_t b_row, int64_t cols, REAL *y,
+                                           int dtype) {
+    int64_t l = 0;
+    for (; l + 4 <= r; l += 4) {
+        const V x0 = v_set1(x[l]), x1 = v_set1(x[l + 1]), x2 = v_set1(x[l + 2]), x3 = v_set1(x[l + 3]);
+        const int64_t row = l * b_row;
+        for (int64_t j = 0; j < cols; j += W) {
+            const int n = FN(lanes)(cols - j);
+            V sum = n == W ? v_load(y + j) : v_load_n(y + j, n);
+            sum = v_fma(x0, FN(load_as)(b, row + j, n, dtype), sum);
+            sum = v_fma(x1, FN(load_as)(b, row + b_row + j, n, dtype), sum);
+            sum = v_fma(x2, FN(load_as)(b, row + 2 * b_row + j, n, dtype), sum);
+            sum = v_fma(x3, FN(load_as)(b, row + 3 * b_row + j, n, dtype), sum);
+            if (n == W) v_store(y + j, sum); else v_store_n(y + j, sum, n);
+        }
+    }
+    for (; l < r; l++) {
+        const V x0 = v_set1(x[l]);
+        for (int64_t j = 0; j < cols; j += W) {
+            const int n = FN(lanes)(cols - j);
+            const V sum = v_fma(x0, FN(load_as)(b, l * b_row + j, n, dtype), v_load_n(y + j, n));
+            v_store_n(y + j, sum, n);
+        }
+    }
+}
+
+/* y (+)= x . b with columns of b contiguous: dot products in four partial vectors. */
+static inline ALWAYS_INLINE void FN(dots)(int64_t r, const REAL *x, const void *b, int64_t b_col, int64_t cols, REAL *y,
+                                         int dtype) {
+    for (int64_t j = 0; j < cols; j++) {
+        const int64_t column = j * b_col;
+        V s0 = v_set1(0), s1 = s0, s2 = s0, s3 = s0;
+        int64_t l = 0;
+        for (; l + 4 * W <= r; l += 4 * W) {
+            s0 = v_fma(v_load(x + l), FN(load_as)(b, column + l, W, dtype), s0);
+            s1 = v_fma(v_load(x + l + W), FN(load_as)(b, column + l + W, W, dtype), s1);
+            s2 = v_fma(v_load(x + l + 2 * W), FN(load_as)(b, column + l + 2 * W, W, dtype), s2);
+            s3 = v_fma(v_load(x + l + 3 * W), FN(load_as)(b, column + l + 3 * W, W, dtype), s3);
+        }
+        for (; l < r; l += W) {
+            const int n = FN(lanes)(r - l);
+            s0 = v_fma(v_load_n(x + l, n), FN(load_as)(b, column + l, n, dtype), s0);
+        }
+        REAL parts[W], sum = 0;
+        v_store(parts, v_add(v_add(s0, s1), v_add(s2, s3)));
+        for (int i = 0; i < W; i++) sum += parts[i];
+        y[j] += sum;
+    }
+}
+
+#undef FOR_EACH_IN_DTYPE
+#if REAL_IS_F32
+#define FOR_EACH_IN_DTYPE(body)                   \
+    switch (dtype) {                              \
+    case FGE_FLOAT32: body(FGE_FLOAT32); break;   \
+    case FGE_FLOAT16: body(FGE_FLOAT16); break;   \
+    default: body(FGE_BFLOAT16); break;           \
+    }
+#else
+#define FOR_EACH_IN_DTYPE(body) (void)dtype; body(FGE_FLOAT64);
+#endif
+static void FN(vector_stream)(int64_t r, const void *x, const void *b, int dtype, int64_t b_row, int64_t cols, void *y) {
+#define FGE_BODY(dt) FN(stream)(r, (const REAL *)x, b, b_row, cols, (REAL *)y, dt)
+    FOR_EACH_IN_DTYPE(FGE_BODY)
+#undef FGE_BODY
+}
+static void FN(vector_dots)(int64_t r, const void *x, const void *b, int dtype, int64_t b_col, int64_t cols, void *y) {
+#define FGE_BODY(dt) FN(dots)(r, (const REAL *)x, b, b_col, cols, (REAL *)y, dt)
+    FOR_EACH_IN_DTYPE(FGE_BODY)
+#undef FGE_BODY
+}

@@ -1,0 +1,104 @@
+/* What the engines share: a matrix product whose operands may be made on the fly and whose result goes through an
+ * epilogue, and the table of kernels that one instruction set offers for it.
+ *
+ *     result [p, q] = epilogue(a [p, r] . b [r, q])
+ *
+ * The forward is one such product, x_grad and y_grad are one each. REAL is the accumulator: double for float64, float
+ * otherwise. */
+#ifndef FGE_PROBLEM_H
+#define FGE_PROBLEM_H
+#include "fge.h"
+
+/* An operand in its own (natural) orientation, rows by columns. Where `activation` keeps a reserve, its elements are
+ * data * act'(reserve), rounded to dtype: dZ, made while it is read. */
+typedef struct {
+    const void *data;
+    int64_t rows, cols;
+    int64_t row_stride, col_stride;
+    int dtype;
+    int transposed;        /* the product sees [cols, rows] */
+    int activation;
+    const void *reserve;
+    int64_t reserve_stride; /* one row: bytes of bits, elements of z or out */
+} fge_operand;
+
+/* What happens to finished sums: z = sum + bias, out = act(z), reserve; or out (+)= sum * act'(state). */
+typedef struct {
+    void *out;
+    int64_t out_stride;
+    int out_dtype;
+    int accumulate;
+    const void *bias;       /* q values of REAL, or NULL */
+    int activation;
+    void *reserve;          /* NULL: not saved */
+    int64_t reserve_stride;
+    int state_activation;   /* its derivative multiplies the sum; 0: none */
+    const void *state;
+    int state_dtype;
+    int64_t state_stride;
+    int64_t q;              /* columns of the result: the last tile clears the padding of its bits */
+} fge_epilogue;
+
+typedef struct {
+    int64_t p, q, r;
+    int dtype;
+    fge_operand a, b;
+    fge_epilogue epilogue;
+    double *sums;           /* NULL, or room for the sums over r of b's q columns (of a's p rows where sums_of_a) */
+    int sums_of_a;
+} fge_gemm;
+
+/* Kernels of one accumulator type. void * is REAL * where not said otherwise. */
+typedef struct {
+    int mr, nr;             /* rows and columns of a register tile */
+    int size;               /* sizeof(REAL) */
+    /* sums [rows, cols] at (row0, col0) of the result; may write over `sums` */
+    void (*epilogue)(const fge_epilogue *, void *sums, int64_t ld, int64_t rows, int64_t cols, int64_t row0, int64_t col0);
+    /* natural rows and columns of an operand as REAL, ld >= cols; column_sums (or NULL) += the sums before rounding */
+    void (*read)(const fge_operand *, int64_t row0, int64_t rows, int64_t col0, int64_t cols, void *to, int64_t ld,
+                 void *column_sums);
+    /* one panel, r-major, of up to mr rows (nr columns) that each run along r, zeros behind the last; where they run along
+     * the panel instead, `read` with ld = mr (nr) packs */
+    void (*pack_a)(const void *from, int64_t stride, int64_t count, int64_t r, void *to);
+    void (*pack_b)(const void *from, int64_t stride, int64_t count, int64_t r, void *to);
+    /* c [rows <= mr, cols <= nr] (+)= a . b; c has room for nr columns. a's element (i, l) is a[i * a_row + l * a_col];
+     * b's rows are contiguous, b_row apart, and need nr readable columns unless cols < nr */
+    void (*tile)(int64_t r, const void *a, int64_t a_row, int64_t a_col, const void *b, int64_t b_row, void *c, int64_t ldc,
+                 int rows, int cols, int add);
+    /* y [cols] += x [r] . b [r, cols], b in dtype with unit column stride (stream) or unit row stride (dots) */
+    void (*vector_stream)(int64_t r, const void *x, const void *b, int dtype, int64_t b_row, int64_t cols, void *y);
+    void (*vector_dots)(int64_t r, const void *x, const void *b, int dtype, int64_t b_col, int64_t cols, void *y);
+} fge_real_kernels;
+
+/* Kernels that multiply pairs of bfloat16 into float32 sums; panels hold pairs along r, the odd one out with zeros. */
+typedef struct {
+    int mr, nr;
+    void (*pack_a)(const float *a, int64_t row_stride, int64_t col_stride, int64_t rows, int64_t r, void *to);
+    void (*pack_b)(const float *b, int64_t row_stride, int64_t col_stride, int64_t r, int64_t cols, void *to);
+    void (*pack_a_raw)(const uint16_t *a, int64_t row_stride, int64_t col_stride, int64_t rows, int64_t r, void *to);
+    void (*pack_b_raw)(const uint16_t *b, int64_t row_stride, int64_t col_stride, int64_t r, int64_t cols, void *to);
+    void (*tile)(int64_t pairs, const void *a, const void *b, float *c, int64_t ldc, int rows, int add);
+} fge_bf16_kernels;
+
+typedef struct {
+    const char *name;
+    fge_real_kernels f32, f64;
+    const fge_bf16_kernels *bf16; /* NULL: bfloat16 is widened */
+    double (*peak)(int is_f32, double seconds); /* FLOP/s of the multiply-add units, one thread */
+    /* widen and round `count` elements, for tests of the conversions */
+    void (*convert)(const void *from, int from_dtype, void *to, int to_dtype, int64_t count);
+} fge_kernels;
+
+extern const fge_kernels fge_kernels_portable, fge_kernels_avx2, fge_kernels_avx512;
+extern const fge_bf16_kernels fge_kernels_avx512_bf16;
+
+static inline int64_t fge_dtype_size(int dtype) { return dtype == FGE_FLOAT64 ? 8 : dtype == FGE_FLOAT32 ? 4 : 2; }
+static inline int fge_is_half(int dtype) { return dtype == FGE_FLOAT16 || dtype == FGE_BFLOAT16; }
+static inline int64_t fge_min(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t fge_max(int64_t a, int64_t b) { return a > b ? a : b; }
+static inline int64_t fge_ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+static inline int64_t fge_round_up(int64_t a, int64_t b) { return fge_ceil_div(a, b) * b; }
+static inline const void *fge_at(const void *base, int64_t elements, int dtype) {
+    return (const char *)base + elements * fge_dtype_size(dtype);
+}
+#endif

@@ -1,0 +1,63 @@
+"""Builds the extensions. Metadata is in pyproject.toml.
+
+Kernels are compiled once per instruction set, each with the flags of its own; which one runs is chosen at run time, so
+that a wheel serves every CPU of its platform.
+"""
+
+import os
+import platform
+import sys
+
+import numpy
+from Cython.Build import cythonize
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+CORE = "fge/core"
+COMMON = ["threads", "gemm", "engine_native", "engine_blas", "blas", "dispatch", "operator"]
+X86 = platform.machine().lower() in ("x86_64", "amd64")
+ISA_FLAGS = {"kernels_portable": []}
+if X86:
+    ISA_FLAGS["kernels_avx2"] = ["-mavx2", "-mfma", "-mf16c"]
+    ISA_FLAGS["kernels_avx512"] = ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma", "-mf16c"]
+# contraction of a * b + c is written out where it is wanted: error-free products rely on the rest staying apart
+C_FLAGS = ["-std=gnu11", "-O3", "-ffp-contract=off", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-unused-parameter"]
+DEBUG_FLAGS = os.environ.get("FGE_CFLAGS", "").split()
+
+
+class BuildWithIsas(build_ext):
+    """Adds objects that are compiled with flags of their own to the extension that holds the core."""
+
+    def build_extension(self, ext):
+        if ext.name == "fge._kernels":
+            for source, flags in ISA_FLAGS.items():
+                ext.extra_objects += self.compiler.compile(
+                    [f"{CORE}/{source}.c"],
+                    output_dir=self.build_temp,
+                    extra_preargs=C_FLAGS + flags + DEBUG_FLAGS,
+                    depends=[os.path.join(CORE, name) for name in os.listdir(CORE)],
+                )
+        super().build_extension(ext)
+
+
+def extension(name, sources, **more):
+    return Extension(
+        name,
+        sources,
+        include_dirs=[numpy.get_include(), "fge"],
+        define_macros=[("NPY_NO_DEPRECATED_API", "NPY_1_7_API_VERSION")],
+        extra_compile_args=C_FLAGS + DEBUG_FLAGS,
+        extra_link_args=(["-lpthread"] if sys.platform != "win32" else []) + DEBUG_FLAGS,
+        depends=[os.path.join(CORE, name) for name in os.listdir(CORE)],
+        **more,
+    )
+
+
+extensions = [
+    extension("fge._kernels", ["fge/_kernels.pyx"] + [f"{CORE}/{name}.c" for name in COMMON]),
+    extension("fge._blas", ["fge/_blas.pyx"]),
+]
+if os.path.exists("fge/_paddle.pyx"):
+    extensions.append(extension("fge._paddle", ["fge/_paddle.pyx"]))
+
+setup(ext_modules=cythonize(extensions, compiler_directives={"language_level": "3"}), cmdclass={"build_ext": BuildWithIsas})
