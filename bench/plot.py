@@ -103,8 +103,10 @@ def _figure(grid: Grid, results: Results) -> Figure:
 
 def _title(results: Results, dtype: str, threads: int) -> str:
     counted = f"{threads} thread{'s' if threads > 1 else ''}"
+    foreign = results.foreign_load
+    busy = "" if foreign is None else f"; other processes took {foreign:.0%} of the processors"
     return (
-        f"act(x @ y + bias) in {dtype}, {counted}, {results.machine['processor']}\n"
+        f"act(x @ y + bias) in {dtype}, {counted}, {results.machine['processor']}{busy}\n"
         f"medians of {results.options.rounds} alternating rounds; beside each bar its GFLOP/s and "
         f"how many times as fast {results.options.subject} was (red: slower)"
     )
@@ -155,8 +157,16 @@ def _bar(
     axis: Axes, y: float, thickness: float, rate: float, fill: str, label: str, note: str, **font
 ) -> None:
     axis.barh(y, rate / 1e9, 0.9 * thickness, color=fill, label=label)
+    behind = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}  # the line of the peak may pass here
     axis.annotate(
-        note, (rate / 1e9, y), (4, 0), textcoords="offset points", va="center", fontsize=8, zorder=4, **font
+        note,
+        (rate / 1e9, y),
+        (4, 0),
+        textcoords="offset points",
+        va="center",
+        fontsize=8,
+        bbox=behind,
+        **font,
     )
 
 

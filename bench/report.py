@@ -198,8 +198,8 @@ def _show_method(results: Results, console: Console) -> None:
     name = options.subject
     method = f"""
     {options.rounds} rounds; in each, every contender runs each task for about {options.slice_seconds:g} s
-    in a process of its own while the others sleep. Times are medians over rounds of the median call. The ratio
-    is their time / {name}'s: of the medians, and within rounds (median and quartiles); below 1, {name} is
+    in a process of its own while the others sleep. Times are medians over rounds of the median call. The
+    ratio is their time / {name}'s: of the medians, and within rounds (median, quartiles); below 1, {name} is
     slower. FLOPs are those of the products alone; the peak is the multiply-add units', of the same rounds.
     Operands are the same in every call; every call allocates its outputs. gelu is the tanh form. PyTorch's
     weight is in its own layout, [N, K]; all other operands are row-major.

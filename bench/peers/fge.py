@@ -7,7 +7,6 @@ import io
 from functools import partial
 
 import fge
-
 from bench.inputs import Inputs
 from bench.peers.work import Work
 from bench.task import Task

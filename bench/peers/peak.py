@@ -13,6 +13,8 @@ from bench.task import Task
 
 DISTRIBUTION = "fge"
 
+_TRIAL_SECONDS = 1e-3
+
 
 class _Arithmetic(Work):
     """A rate of FLOP/s, told as the seconds that the task's products take at it."""
@@ -38,4 +40,8 @@ def prepare(task: Task, inputs: Inputs) -> Work:
         from fge._kernels import measure_peak
     except ImportError as error:
         raise Unavailable(f"no measured peak, so no shares of it ({error})") from None
+    try:
+        measure_peak(task.dtype, _TRIAL_SECONDS)
+    except ValueError:
+        raise Unavailable("has no measured peak of this type, so no shares of it") from None
     return _Arithmetic(lambda seconds: measure_peak(task.dtype, seconds), task.flops)
