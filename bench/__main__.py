@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import closing
 
 from rich.console import Console
 from rich.markup import escape
@@ -28,7 +29,7 @@ def main() -> int:
     console = Console(width=None if sys.stdout.isatty() else _WIDTH_WITHOUT_TERMINAL)
     planned = plan(asked)
     foreign = ForeignLoad()
-    with Processes() as processes:
+    with closing(Processes()) as processes:
         contenders = _describe(planned, processes)
         missing = contenders[asked.subject, asked.threads[0]].get("unavailable")
         if missing:

@@ -6,7 +6,7 @@ from bench import task
 from bench.inputs import dtype_of
 from bench.process import Process, WorkerDied
 from bench.shapes import Shape
-from bench.targets import Verdict
+from bench.targets import Outcome, Verdict
 
 #: Little arithmetic and a large result: a temporary of its size can't hide.
 SHAPE = Shape(8192, 64, 4096)
@@ -29,8 +29,8 @@ def judge(subject: str, dtype: str, threads: int) -> Verdict:
     finally:
         process.close()
     if "unavailable" in answer:
-        return Verdict(what, goal, threads, f"not measured ({answer['unavailable']})", None)
+        return Verdict(what, goal, threads, answer["unavailable"], Outcome.UNMEASURED)
     results = SHAPE.m * (SHAPE.n * dtype_of(dtype).itemsize + 16 * -(-SHAPE.n // 128))
     extra = answer["bytes"] - results
     figure = f"{extra / 2**20:.1f} MiB (results {results / 2**20:.0f} MiB)"
-    return Verdict(what, goal, threads, figure, extra <= allowance)
+    return Verdict(what, goal, threads, figure, Outcome.REACHED if extra <= allowance else Outcome.MISSED)

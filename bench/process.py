@@ -114,10 +114,8 @@ class Processes:
     def __init__(self) -> None:
         self._running: dict[tuple[str, int], Process] = {}
 
-    def __enter__(self) -> Processes:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Ends all of them."""
         for process in self._running.values():
             process.close()
         self._running.clear()

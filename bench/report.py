@@ -13,11 +13,18 @@ from bench import text
 from bench.measurements import Measurements
 from bench.plan import Section
 from bench.results import Results
-from bench.targets import Verdict
+from bench.targets import Outcome
 from bench.task import Comparison, Run
 
 #: A share of the processors that others may take without spoiling a median.
 _NOISY = 0.05
+
+_COLOURS = {
+    Outcome.REACHED: "green",
+    Outcome.MISSED: "red",
+    Outcome.SO_FAR: "yellow",
+    Outcome.UNMEASURED: "dim",
+}
 
 
 def show(results: Results, console: Console) -> None:
@@ -163,21 +170,16 @@ def _show_epilogue(section: Section, measured: Measurements, console: Console) -
 def _show_targets(results: Results, console: Console) -> None:
     verdicts = results.verdicts
     if not results.options.targets:  # those that nobody asked for and that weren't measured say nothing
-        verdicts = [verdict for verdict in verdicts if verdict.reached is not None]
+        verdicts = [verdict for verdict in verdicts if verdict.outcome is not Outcome.UNMEASURED]
     if not verdicts:
         return
     table = _table("Targets", words=("what", "threads", "target", "measured", ""))
     for verdict in verdicts:
+        outcome = f"[{_COLOURS[verdict.outcome]}]{verdict.outcome.value}[/]"
         table.add_row(
-            escape(verdict.what), str(verdict.threads), verdict.goal, escape(verdict.figure), _mark(verdict)
+            escape(verdict.what), str(verdict.threads), verdict.goal, escape(verdict.figure), outcome
         )
     console.print(table)
-
-
-def _mark(verdict: Verdict) -> str:
-    if verdict.reached is None:
-        return "-"
-    return "[green]reached[/]" if verdict.reached else "[red]not reached[/]"
 
 
 def _show_gaps(measured: Measurements, console: Console) -> None:

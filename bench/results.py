@@ -53,6 +53,6 @@ def write_json(results: Results, path: Path) -> None:
             for comparison in results.plan.comparisons
             if (ratio := measured.ratio(comparison))
         ],
-        "targets": [asdict(verdict) for verdict in results.verdicts],
+        "targets": [{**asdict(verdict), "outcome": verdict.outcome.value} for verdict in results.verdicts],
     }
     path.write_text(json.dumps(document, indent=1) + "\n")

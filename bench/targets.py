@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from statistics import geometric_mean
 
-from bench import shapes, task
+from bench import shapes, task, text
 from bench.measurements import Measurements
 from bench.peers import PEAK
 from bench.shapes import Shape
@@ -25,8 +26,17 @@ class Target:
     required: bool
     mean: float = 0.0
     each: float = 0.0
-    #: How a ratio is shown: the ratio itself, a share, or the inverse (our time / theirs).
-    form: str = "{0:.2f}x"
+    #: How a ratio is shown: as such, as a share, or as the inverse (our time / theirs).
+    form: Callable[[float], str] = text.ratio
+
+
+class Outcome(Enum):
+    """Of a target; the value is its wording."""
+
+    REACHED = "reached"
+    MISSED = "not reached"
+    SO_FAR = "reached so far"  # by what was measured of it
+    UNMEASURED = "not measured"
 
 
 @dataclass(frozen=True)
@@ -37,7 +47,7 @@ class Verdict:
     goal: str
     threads: int
     figure: str
-    reached: bool | None  # None: not measured
+    outcome: Outcome
 
 
 def targets(
@@ -53,22 +63,26 @@ def judge(target: Target, measured: Measurements) -> Verdict:
     """The verdict; comparisons that weren't measured are counted, not guessed."""
     ratios = {pair: ratio for pair in target.comparisons if (ratio := measured.ratio(pair))}
     if not ratios:
-        return Verdict(target.what, target.goal, target.threads, "not measured", None)
+        return Verdict(target.what, target.goal, target.threads, "-", Outcome.UNMEASURED)
     values = [ratio.of_medians for ratio in ratios.values()]
     mean, worst = geometric_mean(values), min(ratios, key=lambda pair: ratios[pair].of_medians)
     least = ratios[worst].of_medians
-    figure = target.form.format(mean, 1 / mean)
+    figure = target.form(mean)
     if len(values) > 1:
         same_shape = len({pair.ours.task.shape for pair in ratios}) == 1
         where = f"against {worst.theirs.contender}" if same_shape else f"at {worst.ours.task.shape}"
-        figure = f"mean {figure}, least {target.form.format(least, 1 / least)} {where}"
-    if len(values) < len(target.comparisons):
+        figure = f"mean {figure}, least {target.form(least)} {where}"
+    complete = len(values) == len(target.comparisons)
+    if not complete:
         figure += f" ({len(values)} of {len(target.comparisons)} measured)"
     wrong = any(pair in measured.disagreements for pair in ratios)
     if wrong:
         figure += " (results differ)"
-    reached = mean >= target.mean and least >= target.each and not wrong
-    return Verdict(target.what, target.goal, target.threads, figure, reached)
+    if wrong or mean < target.mean or least < target.each:
+        outcome = Outcome.MISSED
+    else:
+        outcome = Outcome.REACHED if complete else Outcome.SO_FAR
+    return Verdict(target.what, target.goal, target.threads, figure, outcome)
 
 
 @dataclass(frozen=True)
@@ -120,7 +134,7 @@ class _Targets:
         large = {shapes.CUBE, *(s for s in self.sizes if s.m * s.k * s.n >= 1024**3)}
         pairs = [(make(shape, "float32"), PEAK, task.gemm(shape, "float32")) for shape in sorted(large)]
         what = f"float32 share of the measured peak, 1024^3 and up, {name}"
-        return self._target(what, ">= 90 %", pairs, each=0.9, form="{0:.0%}")
+        return self._target(what, ">= 90 %", pairs, each=0.9, form="{:.1%}".format)
 
     def _training(self, dtype: str, mean: float) -> Target:
         steps = [task.training(shape, dtype, "gelu") for shape in self.sizes]
@@ -131,7 +145,7 @@ class _Targets:
         ours = task.forward(shapes.CALL, "float32", "relu", reserve=True)
         pairs = [(ours, "numpy", task.gemm(shapes.CALL, "float32"))]
         what = "(8,4) x (4,128) relu + reserve, time of numpy's bare matmul"
-        return self._target(what, "<= 1.5x", pairs, each=1 / 1.5, form="{1:.2f}x")
+        return self._target(what, "<= 1.5x", pairs, each=1 / 1.5, form=lambda ratio: text.ratio(1 / ratio))
 
     def _decode(self, dtype: str) -> Target:
         ours = task.forward(shapes.DECODE, dtype, "none")

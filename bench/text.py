@@ -17,8 +17,9 @@ def gigaflops(rate: float) -> str:
 
 
 def ratio(value: float) -> str:
-    """A ratio of times."""
-    return f"{value:.2f}x"
+    """A ratio of times; one just below 1 isn't rounded to it, since a loss is a loss."""
+    digits = 3 if 0.995 <= value < 1 else 2
+    return f"{value:.{digits}f}x"
 
 
 def share(value: float | None) -> str:

@@ -14,8 +14,11 @@ MIN_BATCHES = 3
 
 def seconds_per_call(call: Callable[[], object], budget: float) -> float:
     """Median over batches that take about ``budget`` seconds together."""
-    call()  # brings back caches and threads from the slice of another contender
-    once = _seconds(call, 1)
+    once = _seconds(call, 1)  # brings back caches and threads from the slice of another contender
+    if (
+        once < budget / MIN_BATCHES
+    ):  # else the caches hardly mattered, and the call is too long to spend another
+        once = _seconds(call, 1)
     size = max(1, round(BATCH_SECONDS / once))
     batches = max(MIN_BATCHES, round(budget / (once * size)))
     return median(_seconds(call, size) for _ in range(batches)) / size
