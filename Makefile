@@ -14,17 +14,17 @@ test: .venv-test/ready
 test-exhaustive: .venv-test/ready
 	.venv-test/bin/python -m pytest -m "exhaustive or large" tests
 
-# The package is built from the tree as it is each time; what it depends on is installed once.
+# Built in place from the tree as it is each time (the tree's fge is what python -m finds first); tools are installed once.
 .venv-%/tools:
 	$(PYTHON) -m venv .venv-$*
 	.venv-$*/bin/python -m pip install --quiet --upgrade pip
 	touch $@
 .venv-bench/ready: .venv-bench/tools FORCE
-	.venv-bench/bin/python -m pip install --quiet '.[bench]'
+	.venv-bench/bin/python -m pip install --quiet --editable '.[bench]'
 	touch $@
 .venv-test/ready: .venv-test/tools FORCE
 	.venv-test/bin/python -m pip install --quiet '$(TORCH)' '$(PADDLE)'
-	.venv-test/bin/python -m pip install --quiet '.[test]'
+	.venv-test/bin/python -m pip install --quiet --editable '.[test]'
 	touch $@
 .PHONY: FORCE
 FORCE:

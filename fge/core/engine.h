@@ -5,8 +5,8 @@
 #include "problem.h"
 #include "threads.h"
 
-/* A product cut up. Everything here follows from the shapes, the dtype and the machine's caches, never from the number of
- * threads, so that results don't either. */
+/* A product cut up. r_step, splits and r_split follow from the shapes, the dtype and the machine's caches, never from the
+ * number of threads: they decide in which order products are summed. */
 typedef struct {
     const fge_gemm *gemm;
     const fge_kernels *kernels;
@@ -24,8 +24,9 @@ typedef struct {
 
 typedef struct {
     const char *name;
-    /* fills in everything but gemm, kernels and real */
-    void (*plan)(fge_plan *plan);
+    /* fills in the tiles, r_step and scratch, for at least `tasks` tiles where that doesn't cost much. An engine whose sums
+     * depend on the shape of a tile ignores `tasks` */
+    void (*plan)(fge_plan *plan, int64_t tasks);
     /* sums over t's part of r, finished by `epilogue`; where `sums` isn't NULL, adds the sums over r of the derivative
      * operand's columns in this tile to it */
     void (*multiply)(const fge_plan *plan, const fge_tile *t, const fge_epilogue *epilogue, double *sums, void *scratch);
@@ -35,7 +36,8 @@ extern const fge_engine fge_engine_native, fge_engine_blas;
 
 /* The whole product: tiles, splits, sums. A plan tells the memory that the run needs, so that a caller with several
  * products can take it all before the first one writes. */
-void fge_gemm_plan(const fge_engine *engine, const fge_kernels *kernels, const fge_gemm *gemm, fge_plan *plan);
+void fge_gemm_plan(const fge_engine *engine, const fge_kernels *kernels, const fge_gemm *gemm, int threads,
+                   fge_plan *plan);
 size_t fge_gemm_shared_bytes(const fge_plan *plan);
 void fge_gemm_run(const fge_engine *engine, const fge_plan *plan, const fge_workspace *workspace);
 

@@ -17,7 +17,9 @@ static int readable(const fge_gemm *g, const fge_operand *o) {
 
 enum { P_TILE = 256, Q_TILE = 512, R_STEP = 512, R_LIMIT = 1 << 30 };
 
-static void plan_tiles(fge_plan *plan) {
+/* Fixed tiles: a BLAS may sum in another order for another shape. */
+static void plan_tiles(fge_plan *plan, int64_t tasks) {
+    (void)tasks;
     const fge_gemm *g = plan->gemm;
     const int whole = readable(g, &g->a) && readable(g, &g->b);
     plan->r_step = whole ? R_LIMIT : R_STEP;

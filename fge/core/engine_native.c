@@ -26,12 +26,14 @@ static route route_of(const fge_plan *plan) {
     return PACKED;
 }
 
+enum { P_MOST = 256 };
+
 static int64_t even_tile(int64_t length, int64_t most, int64_t unit) {
     const int64_t tiles = fge_max(1, fge_ceil_div(length, most));
     return fge_max(unit, fge_round_up(fge_ceil_div(length, tiles), unit));
 }
 
-static void plan_tiles(fge_plan *plan) {
+static void plan_tiles(fge_plan *plan, int64_t tasks) {
     const fge_gemm *g = plan->gemm;
     const fge_real_kernels *real = plan->real;
     const int64_t size = real->size, mr = real->mr, nr = real->nr;
@@ -41,27 +43,27 @@ static void plan_tiles(fge_plan *plan) {
     plan->r_step = fge_max(1, g->r);
     switch (route_of(plan)) {
     case VECTOR_A:
-        plan->q_tile = fge_min(plan->q_tile, 1024);
+        plan->q_tile = fge_min(even_tile(g->q, fge_ceil_div(g->q, tasks), nr), 1024);
         plan->scratch = (size_t)((g->r + plan->q_tile) * size);
         return;
     case VECTOR_B:
-        plan->p_tile = fge_min(plan->p_tile, 1024);
+        plan->p_tile = fge_min(even_tile(g->p, fge_ceil_div(g->p, tasks), 8), 1024);
         plan->scratch = (size_t)((g->r + plan->p_tile) * size);
         return;
     case DIRECT:
-        plan->q_tile = even_tile(g->q, 256, nr);
+        plan->q_tile = even_tile(g->q, fge_max(nr, fge_min(256, fge_ceil_div(g->q, tasks))), nr);
         plan->scratch = (size_t)(mr * nr * size);
         return;
     case PACKED: break;
     }
-    /* a's panel in two thirds of L1, b's panels in half of L2 */
-    plan->r_step = even_tile(g->r, caches.l1 * 2 / 3 / (mr * size), 8);
+    /* a's panel in half of L1, b's panels in half of L2 */
+    plan->r_step = even_tile(g->r, caches.l1 / 2 / (mr * size), 8);
     const int64_t q_most = fge_max(nr, caches.l2 / 2 / (plan->r_step * size) / nr * nr);
-    plan->q_tile = even_tile(g->q, fge_min(q_most, 1024), nr);
-    plan->p_tile = even_tile(g->p, 512, mr);
-    /* enough tasks to share out evenly, as long as packing stays a small part of each */
-    while (fge_ceil_div(g->p, plan->p_tile) * fge_ceil_div(g->q, plan->q_tile) < 24) {
-        if (plan->p_tile >= 2 * 8 * mr && (plan->p_tile >= plan->q_tile || plan->q_tile < 8 * nr))
+    plan->q_tile = even_tile(g->q, q_most, nr);
+    plan->p_tile = even_tile(g->p, P_MOST, mr);
+    while (fge_ceil_div(g->p, plan->p_tile) * fge_ceil_div(g->q, plan->q_tile) < tasks) {
+        /* packing costs a tile 1 / p_tile + 1 / q_tile of its work: halve the longer side, neither below 8 panels */
+        if (plan->p_tile >= plan->q_tile && plan->p_tile >= 16 * mr)
             plan->p_tile = even_tile(plan->p_tile, fge_ceil_div(plan->p_tile, 2), mr);
         else if (plan->q_tile >= 8 * nr)
             plan->q_tile = even_tile(plan->q_tile, fge_ceil_div(plan->q_tile, 2), nr);
@@ -120,6 +122,16 @@ static void collect(const fge_plan *plan, void *block_sums, double *sums, int64_
     memset(block_sums, 0, (size_t)(n * plan->real->size));
 }
 
+/* Lines that are about to be written, while the micro-kernel computes what goes there. */
+static void prefetch_rows(const char *to, int64_t row_bytes, int64_t rows, int64_t bytes) {
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t b = 0; b < bytes; b += 64) __builtin_prefetch(to + i * row_bytes + b, 1);
+}
+static void prefetch_out(const fge_epilogue *e, int64_t row0, int64_t rows, int64_t col0, int64_t cols) {
+    const int64_t size = fge_dtype_size(e->out_dtype);
+    prefetch_rows((const char *)e->out + (row0 * e->out_stride + col0) * size, e->out_stride * size, rows, cols * size);
+}
+
 static void multiply_packed(const fge_plan *plan, const fge_tile *t, const fge_epilogue *epilogue, double *sums, char *scratch) {
     const fge_gemm *g = plan->gemm;
     const fge_real_kernels *real = plan->real;
@@ -144,6 +156,8 @@ static void multiply_packed(const fge_plan *plan, const fge_tile *t, const fge_e
             for (int64_t j = 0; j < t->q; j += nr) {
                 char *c = many_steps ? kept + (i * q_room + j) * size : kept;
                 const int64_t ldc = many_steps ? q_room : nr;
+                if (many_steps && r0 > 0) prefetch_rows(c, ldc * size, rows, nr * size);
+                if (last) prefetch_out(epilogue, t->p0 + i, rows, t->q0 + j, fge_min(nr, t->q - j));
                 real->tile(r, a_panel, 1, mr, b_panels + j * r * size, nr, c, ldc, (int)rows, (int)nr, r0 > 0);
                 if (last) real->epilogue(epilogue, c, ldc, rows, fge_min(nr, t->q - j), t->p0 + i, t->q0 + j);
             }

@@ -1,34 +1,38 @@
 /* A product from tiles: which parts of the result are tasks, when r is split among tasks as well, and how the parts are
- * summed. All of it from shapes alone, so that results don't depend on the number of threads. */
+ * summed. The order in which an element's products are summed follows from shapes alone (r_step, splits, the engine's
+ * route), so that results don't depend on the number of threads; the size of tiles may. */
 #include "engine.h"
 
 #include <string.h>
 
-enum { TASKS_WANTED = 24, SPLIT_MIN = 512, MAX_SPLITS = 32 };
+/* Split r where the result has fewer than BLOCKS / 2 squares of BLOCK; parts are at least SPLIT_MIN long. */
+enum { BLOCK = 128, BLOCKS = 24, SPLIT_MIN = 512, TASKS_PER_THREAD = 4 };
 
 /* Column sums are taken by the tiles of the first row (column): there has to be one, even where the result is empty. */
 static int64_t tiles_along(const fge_gemm *g, int64_t length, int64_t tile) {
     return fge_max(fge_ceil_div(length, tile), g->sums ? 1 : 0);
 }
 
-void fge_gemm_plan(const fge_engine *engine, const fge_kernels *kernels, const fge_gemm *gemm, fge_plan *plan) {
+/* How many parts of r become tasks of their own. */
+static int64_t splits_of(const fge_gemm *g) {
+    const int64_t blocks = fge_max(1, fge_ceil_div(g->p, BLOCK)) * fge_max(1, fge_ceil_div(g->q, BLOCK));
+    if (blocks > BLOCKS / 2 || g->r < 2 * SPLIT_MIN) return 1;
+    const int64_t splits = fge_min(BLOCKS / blocks, g->r / SPLIT_MIN);
+    /* partial results go through memory: not worth it unless r is long beside their size */
+    return fge_max(1, fge_min(splits, g->r / (64 + fge_min(g->p, g->q))));
+}
+
+void fge_gemm_plan(const fge_engine *engine, const fge_kernels *kernels, const fge_gemm *gemm, int threads, fge_plan *plan) {
     memset(plan, 0, sizeof *plan);
     plan->gemm = gemm;
     plan->kernels = kernels;
     plan->real = gemm->dtype == FGE_FLOAT64 ? &kernels->f64 : &kernels->f32;
-    engine->plan(plan);
-    /* Too few tiles to share out, but a long r: let tasks take parts of it. The partial results are small then. */
-    const int64_t tiles = tiles_along(gemm, gemm->p, plan->p_tile) * tiles_along(gemm, gemm->q, plan->q_tile);
-    plan->splits = 1;
+    plan->splits = splits_of(gemm);
+    engine->plan(plan, threads == 1 ? 1 : fge_ceil_div(TASKS_PER_THREAD * threads, plan->splits));
     plan->r_split = gemm->r;
-    if (tiles > 0 && tiles * 2 <= TASKS_WANTED && gemm->r >= 2 * SPLIT_MIN) {
-        int64_t splits = fge_min(fge_min(TASKS_WANTED / tiles, gemm->r / SPLIT_MIN), MAX_SPLITS);
-        /* partial results go through memory: not worth it unless r is long beside their size */
-        splits = fge_min(splits, fge_max(1, gemm->r / (64 + fge_min(gemm->p, gemm->q))));
-        if (splits > 1) {
-            plan->r_split = fge_round_up(fge_ceil_div(gemm->r, splits), plan->r_step < SPLIT_MIN ? plan->r_step : 64);
-            plan->splits = fge_ceil_div(gemm->r, plan->r_split);
-        }
+    if (plan->splits > 1) {
+        plan->r_split = fge_round_up(fge_ceil_div(gemm->r, plan->splits), fge_min(plan->r_step, SPLIT_MIN));
+        plan->splits = fge_ceil_div(gemm->r, plan->r_split);
     }
 }
 

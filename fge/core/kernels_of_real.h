@@ -1,5 +1,6 @@
 /* The kernels of one accumulator type, REAL. Included twice by kernels.h. */
 #include "simd.h"
+#include "tile_sizes.h"
 #include "activation.h"
 #include "convert.h"
 #include "epilogue.h"

@@ -1,23 +1,5 @@
 /* The micro-kernels of REAL: one register tile of MR x NR sums over r, packing of the panels it reads, and the
- * matrix-vector kernels that are limited by memory. Included once per REAL by kernels.h.
- *
- * Registers: MR x NR sums, NR / W values of b and one broadcast of a: 14 x 2 + 3 of AVX-512's 32, 6 x 2 + 3 of AVX2's 16. */
-#undef MR
-#undef NRV
-#undef NR
-#if defined(FGE_ISA_AVX512)
-#define MR 14
-#elif defined(FGE_ISA_AVX2)
-#define MR 6
-#else
-#define MR (REAL_IS_F32 ? 4 : 2)
-#endif
-#if defined(FGE_ISA_PORTABLE) && !REAL_IS_F32
-#define NRV 4 /* 8 columns: a tile has whole bytes of RELU bits */
-#else
-#define NRV 2
-#endif
-#define NR (NRV * W)
+ * matrix-vector kernels that are limited by memory. Included once per REAL by kernels.h. */
 
 static inline ALWAYS_INLINE void FN(tile_rows)(int64_t r, const REAL *a, int64_t a_row, int64_t a_col, const REAL *b,
                                               int64_t b_row, REAL *c, int64_t ldc, int rows, int cols, int add) {
@@ -80,23 +62,23 @@ static void FN(tile)(int64_t r, const void *a, int64_t a_row, int64_t a_col, con
 }
 
 /* One panel of `width` rows of a (columns of b) from rows that run along r: to[l * width + i] = from[i * stride + l].
- * Rows behind the last are zeros. */
+ * Rows behind the last are zeros. Stores are whole vectors that the next row's store covers where width isn't a multiple
+ * of W (masked stores are slower), so `to` needs W spare elements behind the panel. */
 static inline ALWAYS_INLINE void FN(pack)(const REAL *from, int64_t stride, int64_t count, int64_t r, REAL *to, int width) {
-    int64_t l0 = 0;
-    for (; l0 + W <= r; l0 += W)
-        for (int64_t i0 = 0; i0 < width; i0 += W) {
-            V square[W];
+    for (int64_t l0 = 0; l0 < r; l0 += W) {
+        const int block = FN(lanes)(r - l0);
+        V square[W];
+        for (int part = 0; part * W < width; part++) {
 #pragma GCC unroll 16
-            for (int i = 0; i < W; i++) square[i] = i0 + i < count ? v_load(from + (i0 + i) * stride + l0) : v_set1(0);
-            FN(transpose)(square);
-            const int n = FN(lanes)(width - i0);
-#pragma GCC unroll 16
-            for (int l = 0; l < W; l++) {
-                if (n == W) v_store(to + (l0 + l) * width + i0, square[l]); else v_store_n(to + (l0 + l) * width + i0, square[l], n);
+            for (int i = 0; i < W; i++) {
+                const int64_t row = part * W + i;
+                const REAL *at = from + row * stride + l0;
+                square[i] = row >= count ? v_set1(0) : block == W ? v_load(at) : v_load_n(at, block);
             }
+            FN(transpose)(square);
+            for (int l = 0; l < block; l++) v_store(to + (l0 + l) * width + part * W, square[l]);
         }
-    for (; l0 < r; l0++)
-        for (int64_t i = 0; i < width; i++) to[l0 * width + i] = i < count ? from[i * stride + l0] : 0;
+    }
 }
 static void FN(pack_a)(const void *from, int64_t stride, int64_t count, int64_t r, void *to) {
     FN(pack)((const REAL *)from, stride, count, r, (REAL *)to, MR);

@@ -23,6 +23,13 @@ static inline ALWAYS_INLINE void FN(read_rows)(const fge_operand *o, const void 
     }
 }
 
+/* The commonest case by far, b's panels: NR columns as they are. */
+static void FN(copy_panel)(const REAL *from, int64_t from_stride, int64_t rows, REAL *to) {
+    for (int64_t i = 0; i < rows; i++)
+#pragma GCC unroll 4
+        for (int j = 0; j < NR; j += W) v_store(to + i * NR + j, v_load(from + i * from_stride + j));
+}
+
 /* Any strides, in squares so that neither side is walked across its rows for long. */
 static void FN(gather)(const fge_operand *o, int64_t row0, int64_t rows, int64_t col0, int64_t cols, REAL *to, int64_t ld) {
     enum { SQUARE = 32 };
@@ -42,6 +49,10 @@ static void FN(read)(const fge_operand *o, int64_t row0, int64_t rows, int64_t c
         return;
     }
     const void *from = fge_at(o->data, row0 * o->row_stride + col0, o->dtype);
+    if (cols == NR && ld == NR && o->activation == FGE_none && o->dtype == REAL_DTYPE && !column_sums) {
+        FN(copy_panel)((const REAL *)from, o->row_stride, rows, (REAL *)to);
+        return;
+    }
 #define FGE_READ_BODY(id, dtype) \
     FN(read_rows)(o, from, o->row_stride, dtype, row0, rows, col0, cols, (REAL *)to, ld, (REAL *)column_sums, id, dtype)
 #if REAL_IS_F32

@@ -59,7 +59,7 @@ typedef struct {
     fge_plan plan[MAX_PRODUCTS];
     fge_choice choice[MAX_PRODUCTS];
     size_t scratch, shared;
-    double work;
+    int threads;
 } call;
 
 static int accumulator_size(int dtype) { return dtype == FGE_FLOAT64 ? 8 : 4; }
@@ -71,29 +71,31 @@ static fge_gemm *add_product(call *c, fge_operand a, fge_operand b, int64_t p, i
     return g;
 }
 
+/* Waking a thread costs about as much as this many multiply-adds. */
+static int threads_for(const call *c) {
+    double work = 0;
+    for (int i = 0; i < c->count; i++) work += (double)c->gemm[i].p * (double)c->gemm[i].q * (double)(c->gemm[i].r + 16);
+    const double worth = work / 500000;
+    const int n = fge_get_num_threads();
+    return worth < 2 ? 1 : worth < n ? (int)worth : n;
+}
+
 static fge_status plan_all(call *c) {
+    c->threads = threads_for(c);
     for (int i = 0; i < c->count; i++) {
         if (!fge_choose(&c->gemm[i], &c->choice[i])) return FGE_NO_ENGINE;
-        fge_gemm_plan(c->choice[i].engine, c->choice[i].kernels, &c->gemm[i], &c->plan[i]);
+        fge_gemm_plan(c->choice[i].engine, c->choice[i].kernels, &c->gemm[i], c->threads, &c->plan[i]);
         const size_t scratch = c->plan[i].scratch < 4096 ? 4096 : c->plan[i].scratch;
         if (scratch > c->scratch) c->scratch = scratch;
         if (fge_gemm_shared_bytes(&c->plan[i]) > c->shared) c->shared = fge_gemm_shared_bytes(&c->plan[i]);
-        c->work += (double)c->gemm[i].p * (double)c->gemm[i].q * (double)(c->gemm[i].r + 16);
     }
     return FGE_OK;
-}
-
-/* Waking a thread costs about as much as this many multiply-adds. */
-static int threads_for(const call *c) {
-    const double worth = c->work / 500000;
-    const int n = fge_get_num_threads();
-    return worth < 2 ? 1 : worth < n ? (int)worth : n;
 }
 
 /* Memory for everything, with `extra` bytes for the caller at *extra_at. */
 static fge_status take_memory(call *c, size_t extra, fge_workspace *workspace, void **extra_at) {
     const size_t shared = (c->shared + 63) / 64 * 64;
-    const fge_status status = fge_workspace_take(workspace, threads_for(c), c->scratch, shared + extra);
+    const fge_status status = fge_workspace_take(workspace, c->threads, c->scratch, shared + extra);
     if (status == FGE_OK) *extra_at = extra ? (char *)workspace->shared + shared : NULL;
     return status;
 }
