@@ -1,0 +1,9 @@
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+# The element type of bfloat16 arrays is ml_dtypes.bfloat16; the stub doesn't name it, as ml_dtypes is optional.
+def unpack_relu_bits(bits: NDArray[np.uint8], n: int) -> NDArray[np.bool_]: ...
+def bfloat16_from_uint16(a: NDArray[np.uint16]) -> NDArray[Any]: ...
+def bfloat16_to_uint16(a: NDArray[Any]) -> NDArray[np.uint16]: ...

@@ -1,0 +1,1 @@
+# Nothing to call: importing it hands scipy's BLAS to the core.
