@@ -74,7 +74,8 @@ class Alternation:
     def _compare_results(self, probes: dict[Run, list], comparisons: Iterable[Comparison]) -> None:
         for comparison in comparisons:
             ours, theirs = comparison.ours, comparison.theirs
-            if comparison.same_formula and ours in probes and theirs in probes:
+            # The peak has no results, and neither has what isn't available.
+            if comparison.same_formula and probes.get(ours) and probes.get(theirs):
                 difference = disagreement(probes[ours], probes[theirs], ours.task.dtype)
                 if difference:
                     self.measurements.disagreements[comparison] = difference
