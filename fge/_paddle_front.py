@@ -226,9 +226,11 @@ class _FusedLayer(paddle.autograd.PyLayer):
         if shape is not None:
             call.reserve = _C_ops.empty(shape, paddle.uint8 if is_bits else x.dtype, x.place)
         _paddle.forward(x, y, bias, *call.attributes, out, call.reserve)
+        reserve = out if call.reserve is None else call.reserve
         ctx.call = call
         ctx.needs = [None if tensor is None else not tensor.stop_gradient for tensor in (x, y, bias)]
-        ctx.save_for_backward(x, y, bias, out if call.reserve is None else call.reserve)
+        ctx.versions = [tensor.inplace_version for tensor in (x, y, reserve)]
+        ctx.save_for_backward(x, y, bias, reserve)
         return out
 
     @staticmethod
@@ -236,6 +238,11 @@ class _FusedLayer(paddle.autograd.PyLayer):
         if paddle.is_grad_enabled():
             raise NotImplementedError("the fused operator has no second derivatives (create_graph=True)")
         x, y, bias, reserve = ctx.saved_tensor()
+        if ctx.versions != [tensor.inplace_version for tensor in (x, y, reserve)]:
+            raise RuntimeError(
+                "(PermissionDenied) A tensor used in gradient computation has been modified by an inplace "
+                "operation."
+            )
         grads = [
             _C_ops.empty(tensor.shape, tensor.dtype, tensor.place) if need else None
             for tensor, need in zip((x, y, bias), ctx.needs)

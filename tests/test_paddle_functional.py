@@ -12,7 +12,7 @@ from paddle.incubate.nn import FusedLinear
 from paddle.incubate.nn.functional import fused_linear, fused_linear_activation, fused_matmul_bias
 from paddle_bridge import array, tensor
 
-import fge.paddle  # noqa: F401
+import fge.paddle
 
 FLOAT32 = np.dtype(np.float32)
 
@@ -121,6 +121,49 @@ def test_gradients_accumulate_over_uses(n):
     twice = backward(fused_linear_activation(x_, y_, bias_, activation="relu"), (x_, y_, bias_), out_grad)
     for one, two in zip(once, twice):
         reference.assert_same_bits(array(two), one + one)
+
+
+@pytest.mark.parametrize("n", (128, 24, 7))
+@pytest.mark.parametrize("position", (0, 1))
+def test_operands_that_change_before_backward_are_noticed(position, n):
+    x, y, bias, _ = (tensor(a, needs_grad=True) for a in operands("in place", n=n))
+    operands_ = [x * 1, y * 1]
+    out = fused_linear_activation(*operands_, bias, activation="relu")
+    operands_[position].add_(paddle.ones([1]))
+    with pytest.raises((RuntimeError, OSError), match="modified by an inplace operation"):
+        out.sum().backward()
+
+
+def test_an_output_that_its_derivative_needs_is_watched():
+    x, y, bias, _ = (tensor(a, needs_grad=True) for a in operands("out in place", n=7))
+    for activation in ("relu", "sigmoid"):
+        out = fge.paddle.linear_act(x, y, bias, activation)
+        out.add_(paddle.ones([1]))
+        if activation == "relu":  # its reserve is bits
+            out.sum().backward()
+        else:
+            with pytest.raises((RuntimeError, OSError), match="modified by an inplace operation"):
+                out.sum().backward()
+
+
+@pytest.mark.parametrize("n", (128, 7))
+def test_recompute(n):
+    """fleet's activation checkpointing."""
+    from paddle.distributed.fleet.utils import recompute
+
+    x, y, bias, _ = (tensor(a, needs_grad=True) for a in operands("recompute", n=n))
+
+    def layer(x):
+        return fused_linear_activation(x, y, bias, activation="gelu")
+
+    grads = []
+    for out in (layer(x), recompute(layer, x)):
+        out.sum().backward()
+        grads.append([array(t.grad) for t in (x, y, bias)])
+        for t in (x, y, bias):
+            t.clear_gradient()
+    for one, other in zip(*grads):
+        reference.assert_same_bits(one, other)
 
 
 def test_no_grad_and_eval():
