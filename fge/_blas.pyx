@@ -1,6 +1,6 @@
 # cython: language_level=3
 """Hands the core the BLAS that scipy was built with, through scipy.linalg.cython_blas."""
-from scipy.linalg.cython_blas cimport dgemm, dgemv, sgemm, sgemv
+from scipy.linalg.cython_blas cimport dgemm, sgemm
 
 from scipy.linalg import cython_blas
 
@@ -11,13 +11,9 @@ cdef extern from "core/blas.h":
     ctypedef struct fge_blas_routines:
         void *sgemm
         void *dgemm
-        void *sgemv
-        void *dgemv
 
 
 cdef fge_blas_routines routines
 routines.sgemm = <void *>sgemm
 routines.dgemm = <void *>dgemm
-routines.sgemv = <void *>sgemv
-routines.dgemv = <void *>dgemv
 _kernels.blas_use(<size_t>&routines, cython_blas.__file__)

@@ -54,18 +54,9 @@ static void *symbol(void *library, const char *name) {
 }
 
 static int routines_from(void *library, fge_blas_routines *r) {
-    /* a union keeps the conversion from object to function pointer within the language */
-    union { void *object; void (*function)(void); } s, d, sv, dv;
-    s.object = symbol(library, "sgemm_");
-    d.object = symbol(library, "dgemm_");
-    sv.object = symbol(library, "sgemv_");
-    dv.object = symbol(library, "dgemv_");
-    if (!s.object || !d.object || !sv.object || !dv.object) return 0;
-    *(void **)&r->sgemm = s.object;
-    *(void **)&r->dgemm = d.object;
-    *(void **)&r->sgemv = sv.object;
-    *(void **)&r->dgemv = dv.object;
-    return 1;
+    *(void **)&r->sgemm = symbol(library, "sgemm_");
+    *(void **)&r->dgemm = symbol(library, "dgemm_");
+    return r->sgemm && r->dgemm;
 }
 
 static void describe(void *library) {
@@ -124,8 +115,10 @@ static void settle(void) {
         void *copy = load_private(where.dli_fname);
         void (*set_of_copy)(int) = NULL;
         if (copy) *(void **)&set_of_copy = symbol(copy, "openblas_set_num_threads");
-        if (set_of_copy && routines_from(copy, &fge_blas)) {
+        fge_blas_routines of_copy;
+        if (set_of_copy && routines_from(copy, &of_copy)) {
             set_of_copy(1);
+            fge_blas = of_copy;
             threading = "one thread per call (a private copy of OpenBLAS; the process's own is left alone)";
             return;
         }

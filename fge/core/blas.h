@@ -6,8 +6,6 @@
 typedef struct {
     void (*sgemm)(char *, char *, int *, int *, int *, float *, float *, int *, float *, int *, float *, float *, int *);
     void (*dgemm)(char *, char *, int *, int *, int *, double *, double *, int *, double *, int *, double *, double *, int *);
-    void (*sgemv)(char *, int *, int *, float *, float *, int *, float *, int *, float *, float *, int *);
-    void (*dgemv)(char *, int *, int *, double *, double *, int *, double *, int *, double *, double *, int *);
 } fge_blas_routines;
 extern fge_blas_routines fge_blas;
 

@@ -41,6 +41,17 @@ void fge_gemm_plan(const fge_engine *engine, const fge_kernels *kernels, const f
 size_t fge_gemm_shared_bytes(const fge_plan *plan);
 void fge_gemm_run(const fge_engine *engine, const fge_plan *plan, const fge_workspace *workspace);
 
+/* Products with one row or one column, for every engine: limited by memory, operands of any dtype streamed as they are. */
+int fge_vector_serves(const fge_gemm *gemm);
+void fge_vector_plan(fge_plan *plan, int64_t tasks);
+void fge_vector_multiply(const fge_plan *plan, const fge_tile *t, const fge_epilogue *epilogue, void *scratch);
+
+/* How much of r the native kernels sum sequentially before the sums are added up. The same for every route, so that a call
+ * gives the same bits whatever the strides of its operands. */
+int64_t fge_r_step(const fge_plan *plan);
+/* `length` in equal tiles of a multiple of `unit`, none longer than `most` (or one unit) */
+int64_t fge_even_tile(int64_t length, int64_t most, int64_t unit);
+
 /* Rows and columns of an operand as the product sees them: strides swapped where it is transposed. */
 static inline int64_t fge_operand_row_stride(const fge_operand *o) { return o->transposed ? o->col_stride : o->row_stride; }
 static inline int64_t fge_operand_col_stride(const fge_operand *o) { return o->transposed ? o->row_stride : o->col_stride; }

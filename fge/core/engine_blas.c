@@ -15,18 +15,23 @@ static int readable(const fge_gemm *g, const fge_operand *o) {
     return (cs == 1 && rs >= fge_max(1, o->cols) && rs <= INT_MAX) || (rs == 1 && cs >= fge_max(1, o->rows) && cs <= INT_MAX);
 }
 
+/* One row or column: our own kernels, which are limited by memory alone. BLAS's gemv sums in another order for another
+ * layout or alignment. */
+static int is_vector_product(const fge_gemm *g) { return g->p <= 1 || g->q <= 1; }
+
 enum { P_TILE = 256, Q_TILE = 512, R_STEP = 512, R_LIMIT = 1 << 30 };
 
 /* Fixed tiles: a BLAS may sum in another order for another shape. */
 static void plan_tiles(fge_plan *plan, int64_t tasks) {
-    (void)tasks;
     const fge_gemm *g = plan->gemm;
+    if (is_vector_product(g)) {
+        fge_engine_native.plan(plan, tasks);
+        return;
+    }
     const int whole = readable(g, &g->a) && readable(g, &g->b);
     plan->r_step = whole ? R_LIMIT : R_STEP;
-    plan->p_tile = fge_min(P_TILE, fge_max(g->p, 1));
-    plan->q_tile = fge_min(Q_TILE, fge_max(g->q, 1));
-    /* one row (column) is a matrix-vector product: longer tiles, the operand is read once whatever their size */
-    if (g->q == 1) plan->p_tile = fge_min(4096, fge_max(g->p, 1));
+    plan->p_tile = fge_even_tile(g->p, P_TILE, 8); /* even: no last tile of a single row */
+    plan->q_tile = fge_even_tile(g->q, Q_TILE, 8);
     const size_t size = (size_t)plan->real->size;
     const size_t tile = (size_t)(plan->p_tile * plan->q_tile);
     const size_t a = readable(g, &g->a) ? 0 : (size_t)(plan->p_tile * R_STEP), b = readable(g, &g->b) ? 0 : (size_t)(plan->q_tile * R_STEP);
@@ -69,20 +74,6 @@ static void gemm(int is_double, int p, int q, int r, view a, view b, double beta
                    (float *)c, &ldc);
     }
 }
-/* y [n] += m [n, r] . x [r], m row-major ('N') or its transpose. Always on top of what is there: some versions of
- * OpenBLAS's gemv multiply old contents by beta = 0, so that a NaN in them stays. */
-static void gemv(int is_double, int n, int r, view m, const void *x, int incx, void *y, int incy) {
-    char trans = m.transposed == 'N' ? 'T' : 'N';
-    int rows = m.transposed == 'N' ? r : n, cols = m.transposed == 'N' ? n : r;
-    if (is_double) {
-        double one = 1;
-        fge_blas.dgemv(&trans, &rows, &cols, &one, (double *)m.data, &m.ld, (double *)x, &incx, &one, (double *)y, &incy);
-    } else {
-        float one = 1;
-        fge_blas.sgemv(&trans, &rows, &cols, &one, (float *)m.data, &m.ld, (float *)x, &incx, &one, (float *)y, &incy);
-    }
-}
-
 /* Adds the REAL sums of one block to the double totals and clears them. */
 static void collect(void *block_sums, double *sums, int64_t n, int is_double) {
     for (int64_t j = 0; j < n; j++) {
@@ -93,6 +84,10 @@ static void collect(void *block_sums, double *sums, int64_t n, int is_double) {
 
 static void multiply(const fge_plan *plan, const fge_tile *t, const fge_epilogue *epilogue, double *sums, void *scratch) {
     const fge_gemm *g = plan->gemm;
+    if (is_vector_product(g)) {
+        fge_engine_native.multiply(plan, t, epilogue, sums, scratch);
+        return;
+    }
     const int64_t size = plan->real->size;
     const int is_double = size == 8, real_dtype = is_double ? FGE_FLOAT64 : FGE_FLOAT32;
     char *tile = scratch, *a_ready = tile + plan->p_tile * plan->q_tile * size;
@@ -105,8 +100,7 @@ static void multiply(const fge_plan *plan, const fge_tile *t, const fge_epilogue
     const int64_t sums_length = g->sums_of_a ? t->p : t->q;
     const int threads_before = fge_blas_enter_thread();
     if (sums) memset(block_sums, 0, (size_t)(sums_length * size));
-    const int vector = t->p == 1 || t->q == 1;
-    if (t->r == 0 || vector)
+    if (t->r == 0)
         for (int64_t i = 0; i < t->p; i++) memset(c + i * ldc * size, 0, (size_t)(t->q * size));
     for (int64_t r0 = 0; r0 < t->r; r0 += plan->r_step) {
         const int64_t r = fge_min(plan->r_step, t->r - r0);
@@ -114,13 +108,7 @@ static void multiply(const fge_plan *plan, const fge_tile *t, const fge_epilogue
         const view b = block(plan, &g->b, t->r0 + r0, r, t->q0, t->q, b_ready, sums && !g->sums_of_a ? block_sums : NULL);
         if (sums) collect(block_sums, sums, sums_length, is_double);
         const double beta = r0 > 0;
-        const int a_step = a.transposed == 'N' ? 1 : a.ld, b_step = b.transposed == 'N' ? b.ld : 1;
-        if (t->p == 1)
-            gemv(is_double, (int)t->q, (int)r, (view){b.data, b.ld, b.transposed == 'N' ? 'T' : 'N'}, a.data, a_step, c, 1);
-        else if (t->q == 1)
-            gemv(is_double, (int)t->p, (int)r, a, b.data, b_step, c, (int)ldc);
-        else
-            gemm(is_double, (int)t->p, (int)t->q, (int)r, a, b, beta, c, (int)ldc);
+        gemm(is_double, (int)t->p, (int)t->q, (int)r, a, b, beta, c, (int)ldc);
     }
     fge_blas_leave_thread(threads_before);
     plan->real->epilogue(epilogue, c, ldc, t->p, t->q, t->p0, t->q0);

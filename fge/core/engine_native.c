@@ -10,16 +10,12 @@
 
 #include <string.h>
 
-typedef enum { VECTOR_A, VECTOR_B, DIRECT, PACKED } route;
-
-/* Elements that the kernels can take straight from memory in the operand's dtype: one axis contiguous, no derivative. */
-static int streamable(const fge_operand *o) { return o->activation == 0 && (o->col_stride == 1 || o->row_stride == 1); }
+typedef enum { VECTOR, DIRECT, PACKED } route;
 
 static route route_of(const fge_plan *plan) {
     const fge_gemm *g = plan->gemm;
+    if (fge_vector_serves(g)) return VECTOR;
     if (g->sums) return PACKED;
-    if (g->p == 1 && streamable(&g->b)) return VECTOR_A;
-    if (g->q == 1 && streamable(&g->a)) return VECTOR_B;
     const int direct = fge_operand_plain(&g->a) && fge_operand_plain(&g->b) && fge_operand_col_stride(&g->b) == 1;
     /* each element of b is used p / mr times: packing doesn't pay for a few, nor for what fits in L1 anyway */
     if (direct && (g->p <= plan->real->mr || g->p * g->r + g->r * g->q <= 4096)) return DIRECT;
@@ -28,11 +24,6 @@ static route route_of(const fge_plan *plan) {
 
 enum { P_MOST = 256 };
 
-static int64_t even_tile(int64_t length, int64_t most, int64_t unit) {
-    const int64_t tiles = fge_max(1, fge_ceil_div(length, most));
-    return fge_max(unit, fge_round_up(fge_ceil_div(length, tiles), unit));
-}
-
 static void plan_tiles(fge_plan *plan, int64_t tasks) {
     const fge_gemm *g = plan->gemm;
     const fge_real_kernels *real = plan->real;
@@ -40,33 +31,25 @@ static void plan_tiles(fge_plan *plan, int64_t tasks) {
     const fge_caches caches = fge_cache_sizes();
     plan->p_tile = fge_max(1, g->p);
     plan->q_tile = fge_max(1, g->q);
-    plan->r_step = fge_max(1, g->r);
+    plan->r_step = fge_r_step(plan); /* a's panel in half of L1 */
     switch (route_of(plan)) {
-    case VECTOR_A:
-        plan->q_tile = fge_min(even_tile(g->q, fge_ceil_div(g->q, tasks), nr), 1024);
-        plan->scratch = (size_t)((g->r + plan->q_tile) * size);
-        return;
-    case VECTOR_B:
-        plan->p_tile = fge_min(even_tile(g->p, fge_ceil_div(g->p, tasks), 8), 1024);
-        plan->scratch = (size_t)((g->r + plan->p_tile) * size);
-        return;
+    case VECTOR: fge_vector_plan(plan, tasks); return;
     case DIRECT:
-        plan->q_tile = even_tile(g->q, fge_max(nr, fge_min(256, fge_ceil_div(g->q, tasks))), nr);
+        plan->q_tile = fge_even_tile(g->q, fge_max(nr, fge_min(256, fge_ceil_div(g->q, tasks))), nr);
         plan->scratch = (size_t)(mr * nr * size);
         return;
     case PACKED: break;
     }
-    /* a's panel in half of L1, b's panels in half of L2 */
-    plan->r_step = even_tile(g->r, caches.l1 / 2 / (mr * size), 8);
+    /* b's panels in half of L2 */
     const int64_t q_most = fge_max(nr, caches.l2 / 2 / (plan->r_step * size) / nr * nr);
-    plan->q_tile = even_tile(g->q, q_most, nr);
-    plan->p_tile = even_tile(g->p, P_MOST, mr);
+    plan->q_tile = fge_even_tile(g->q, q_most, nr);
+    plan->p_tile = fge_even_tile(g->p, P_MOST, mr);
     while (fge_ceil_div(g->p, plan->p_tile) * fge_ceil_div(g->q, plan->q_tile) < tasks) {
         /* packing costs a tile 1 / p_tile + 1 / q_tile of its work: halve the longer side, neither below 8 panels */
         if (plan->p_tile >= plan->q_tile && plan->p_tile >= 16 * mr)
-            plan->p_tile = even_tile(plan->p_tile, fge_ceil_div(plan->p_tile, 2), mr);
+            plan->p_tile = fge_even_tile(plan->p_tile, fge_ceil_div(plan->p_tile, 2), mr);
         else if (plan->q_tile >= 8 * nr)
-            plan->q_tile = even_tile(plan->q_tile, fge_ceil_div(plan->q_tile, 2), nr);
+            plan->q_tile = fge_even_tile(plan->q_tile, fge_ceil_div(plan->q_tile, 2), nr);
         else
             break;
     }
@@ -177,41 +160,20 @@ static void multiply_direct(const fge_plan *plan, const fge_tile *t, const fge_e
             const int64_t rows = fge_min(mr, t->p - i), cols = fge_min(nr, t->q - j);
             const char *a = (const char *)g->a.data + ((t->p0 + i) * a_row + t->r0 * a_col) * size;
             const char *b = (const char *)g->b.data + (t->r0 * b_row + t->q0 + j) * size;
-            real->tile(t->r, a, a_row, a_col, b, b_row, scratch, nr, (int)rows, (int)cols, 0);
+            int64_t r0 = 0;
+            do {
+                const int64_t r = fge_min(plan->r_step, t->r - r0);
+                real->tile(r, a + r0 * a_col * size, a_row, a_col, b + r0 * b_row * size, b_row, scratch, nr, (int)rows, (int)cols,
+                           r0 > 0);
+                r0 += r;
+            } while (r0 < t->r);
             real->epilogue(epilogue, scratch, nr, rows, cols, t->p0 + i, t->q0 + j);
         }
 }
 
-/* One operand is a vector along r: made ready once, the other streamed past it in its own dtype. */
-static void multiply_vector(const fge_plan *plan, const fge_tile *t, const fge_epilogue *epilogue, char *scratch, int vector_is_a) {
-    const fge_gemm *g = plan->gemm;
-    const fge_real_kernels *real = plan->real;
-    const fge_operand *vector = vector_is_a ? &g->a : &g->b, *matrix = vector_is_a ? &g->b : &g->a;
-    const int64_t count = vector_is_a ? t->q : t->p, first = vector_is_a ? t->q0 : t->p0;
-    char *x = scratch, *y = x + t->r * real->size;
-    /* one row (column) is contiguous in scratch whichever way it is read */
-    const int lies_along_columns = vector->transposed != vector_is_a;
-    real->read(vector, lies_along_columns ? 0 : t->r0, lies_along_columns ? 1 : t->r, lies_along_columns ? t->r0 : 0,
-               lies_along_columns ? t->r : 1, x, lies_along_columns ? t->r : 1, NULL);
-    memset(y, 0, (size_t)(count * real->size));
-    /* distances from one r, and from one result, to the next */
-    const int64_t along_r = vector_is_a ? fge_operand_row_stride(matrix) : fge_operand_col_stride(matrix);
-    const int64_t across = vector_is_a ? fge_operand_col_stride(matrix) : fge_operand_row_stride(matrix);
-    const void *from = fge_at(matrix->data, t->r0 * along_r + first * across, matrix->dtype);
-    if (across == 1)
-        real->vector_stream(t->r, x, from, matrix->dtype, along_r, count, y);
-    else
-        real->vector_dots(t->r, x, from, matrix->dtype, across, count, y);
-    if (vector_is_a)
-        real->epilogue(epilogue, y, count, 1, count, 0, first);
-    else
-        real->epilogue(epilogue, y, 1, count, 1, first, 0);
-}
-
 static void multiply(const fge_plan *plan, const fge_tile *t, const fge_epilogue *epilogue, double *sums, void *scratch) {
     switch (route_of(plan)) {
-    case VECTOR_A: multiply_vector(plan, t, epilogue, scratch, 1); return;
-    case VECTOR_B: multiply_vector(plan, t, epilogue, scratch, 0); return;
+    case VECTOR: fge_vector_multiply(plan, t, epilogue, scratch); return;
     case DIRECT: multiply_direct(plan, t, epilogue, scratch); return;
     case PACKED: multiply_packed(plan, t, epilogue, sums, scratch); return;
     }

@@ -1,12 +1,23 @@
 /* A product from tiles: which parts of the result are tasks, when r is split among tasks as well, and how the parts are
  * summed. The order in which an element's products are summed follows from shapes alone (r_step, splits, the engine's
  * route), so that results don't depend on the number of threads; the size of tiles may. */
+#include "dispatch.h"
 #include "engine.h"
 
 #include <string.h>
 
 /* Split r where the result has fewer than BLOCKS / 2 squares of BLOCK; parts are at least SPLIT_MIN long. */
 enum { BLOCK = 128, BLOCKS = 24, SPLIT_MIN = 512, TASKS_PER_THREAD = 4 };
+
+int64_t fge_even_tile(int64_t length, int64_t most, int64_t unit) {
+    const int64_t tiles = fge_max(1, fge_ceil_div(length, fge_max(most, 1)));
+    return fge_max(unit, fge_round_up(fge_ceil_div(length, tiles), unit));
+}
+
+int64_t fge_r_step(const fge_plan *plan) {
+    /* mr rows of a in half of L1 */
+    return fge_even_tile(plan->gemm->r, fge_cache_sizes().l1 / 2 / (plan->real->mr * plan->real->size), 8);
+}
 
 /* Column sums are taken by the tiles of the first row (column): there has to be one, even where the result is empty. */
 static int64_t tiles_along(const fge_gemm *g, int64_t length, int64_t tile) {

@@ -62,13 +62,13 @@ static void FN(tile)(int64_t r, const void *a, int64_t a_row, int64_t a_col, con
 }
 
 /* One panel of `width` rows of a (columns of b) from rows that run along r: to[l * width + i] = from[i * stride + l].
- * Rows behind the last are zeros. Stores are whole vectors that the next row's store covers where width isn't a multiple
- * of W (masked stores are slower), so `to` needs W spare elements behind the panel. */
+ * Rows behind the last are zeros. Stores are whole vectors, also where width isn't a multiple of W (masked stores are slower): the
+ * last part of a row goes first and spills into the next row, whose first part covers that. `to` needs W spare elements. */
 static inline ALWAYS_INLINE void FN(pack)(const REAL *from, int64_t stride, int64_t count, int64_t r, REAL *to, int width) {
     for (int64_t l0 = 0; l0 < r; l0 += W) {
         const int block = FN(lanes)(r - l0);
         V square[W];
-        for (int part = 0; part * W < width; part++) {
+        for (int part = (width - 1) / W; part >= 0; part--) {
 #pragma GCC unroll 16
             for (int i = 0; i < W; i++) {
                 const int64_t row = part * W + i;
@@ -87,7 +87,7 @@ static void FN(pack_b)(const void *from, int64_t stride, int64_t count, int64_t 
     FN(pack)((const REAL *)from, stride, count, r, (REAL *)to, NR);
 }
 
-/* y (+)= x . b with rows of b contiguous: four rows at a time, streamed in blocks of columns that stay in L1. */
+/* y += x . b with rows of b contiguous: four rows at a time, streamed past y, which stays in L1. */
 static inline ALWAYS_INLINE void FN(stream)(int64_t r, const REAL *x, const void *b, int64_t b_row, int64_t cols, REAL *y,
                                            int dtype) {
     int64_t l = 0;
@@ -114,27 +114,30 @@ static inline ALWAYS_INLINE void FN(stream)(int64_t r, const REAL *x, const void
     }
 }
 
-/* y (+)= x . b with columns of b contiguous: dot products in four partial vectors. */
+/* y += x . b with columns of b contiguous: W columns at a time, squares of them turned in registers, so that each sum runs
+ * along r in the same order as in every other kernel. */
 static inline ALWAYS_INLINE void FN(dots)(int64_t r, const REAL *x, const void *b, int64_t b_col, int64_t cols, REAL *y,
                                          int dtype) {
-    for (int64_t j = 0; j < cols; j++) {
-        const int64_t column = j * b_col;
-        V s0 = v_set1(0), s1 = s0, s2 = s0, s3 = s0;
-        int64_t l = 0;
-        for (; l + 4 * W <= r; l += 4 * W) {
-            s0 = v_fma(v_load(x + l), FN(load_as)(b, column + l, W, dtype), s0);
-            s1 = v_fma(v_load(x + l + W), FN(load_as)(b, column + l + W, W, dtype), s1);
-            s2 = v_fma(v_load(x + l + 2 * W), FN(load_as)(b, column + l + 2 * W, W, dtype), s2);
-            s3 = v_fma(v_load(x + l + 3 * W), FN(load_as)(b, column + l + 3 * W, W, dtype), s3);
+    for (int64_t j = 0; j < cols; j += W) {
+        const int columns = FN(lanes)(cols - j);
+        V sum = v_load_n(y + j, columns);
+        for (int64_t l0 = 0; l0 < r; l0 += W) {
+            const int block = FN(lanes)(r - l0);
+            V square[W];
+#pragma GCC unroll 16
+            for (int i = 0; i < W; i++) {
+                const int64_t at = (j + i) * b_col + l0;
+                square[i] = i >= columns ? v_set1(0) : FN(load_as)(b, at, block, dtype);
+            }
+            FN(transpose)(square);
+            if (block == W) {
+#pragma GCC unroll 16
+                for (int l = 0; l < W; l++) sum = v_fma(v_set1(x[l0 + l]), square[l], sum);
+            } else {
+                for (int l = 0; l < block; l++) sum = v_fma(v_set1(x[l0 + l]), square[l], sum);
+            }
         }
-        for (; l < r; l += W) {
-            const int n = FN(lanes)(r - l);
-            s0 = v_fma(v_load_n(x + l, n), FN(load_as)(b, column + l, n, dtype), s0);
-        }
-        REAL parts[W], sum = 0;
-        v_store(parts, v_add(v_add(s0, s1), v_add(s2, s3)));
-        for (int i = 0; i < W; i++) sum += parts[i];
-        y[j] += sum;
+        v_store_n(y + j, sum, columns);
     }
 }
 
