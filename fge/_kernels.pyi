@@ -14,8 +14,8 @@ def activations() -> tuple[str, ...]: ...
 def reserve_kind(activation: str) -> Literal["none", "bits", "z", "out"]: ...
 def relu_bits_shape(m: int, n: int) -> tuple[int, int]: ...
 
-# bias and the arrays of accumulate_into may be float32 where x is a half type. A reserve is uint8 for "relu" and of
-# x's dtype otherwise.
+# bias and the arrays of accumulate_into may be float32 where x is a half type. A reserve is uint8 for "relu" and
+# of x's dtype otherwise.
 def fused_gemm_epilogue(
     x: NDArray[_Real],
     y: NDArray[_Real],
