@@ -40,24 +40,25 @@ class BuildWithIsas(build_ext):
         super().build_extension(ext)
 
 
-def extension(name, sources, **more):
+def extension(name, sources, more_flags=()):
     return Extension(
         name,
         sources,
         include_dirs=[numpy.get_include(), "fge"],
         define_macros=[("NPY_NO_DEPRECATED_API", "NPY_1_7_API_VERSION")],
-        extra_compile_args=C_FLAGS + DEBUG_FLAGS,
+        extra_compile_args=C_FLAGS + list(more_flags) + DEBUG_FLAGS,
         extra_link_args=(["-lpthread"] if sys.platform != "win32" else []) + DEBUG_FLAGS,
         depends=[os.path.join(CORE, name) for name in os.listdir(CORE)],
-        **more,
     )
 
 
 extensions = [
     extension("fge._kernels", ["fge/_kernels.pyx"] + [f"{CORE}/{name}.c" for name in COMMON]),
     extension("fge._blas", ["fge/_blas.pyx"]),
+    # Paddle's C++ exceptions unwind through this extension's frames
+    extension("fge._paddle", ["fge/_paddle.pyx"], more_flags=["-fexceptions"]),
 ]
-if os.path.exists("fge/_paddle.pyx"):
-    extensions.append(extension("fge._paddle", ["fge/_paddle.pyx"]))
+if os.path.exists("fge/_torch.pyx"):
+    extensions.append(extension("fge._torch", ["fge/_torch.pyx"]))
 
 setup(ext_modules=cythonize(extensions, compiler_directives={"language_level": "3"}), cmdclass={"build_ext": BuildWithIsas})

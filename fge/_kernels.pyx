@@ -71,7 +71,10 @@ cdef int _activation_id(activation, str argument) except -1:
 
 
 def relu_bits_shape(m, n):
-    """Shape of the RELU bits of an [m, n] output: (m, 16 * ceil(n / 128)), cuBLASLt's RELU_AUX layout."""
+    """Shape of the RELU bits of an [m, n] output: (m, 16 * ceil(n / 128)), cuBLASLt's RELU_AUX layout.
+    TypeError for sizes that aren't ints, ValueError for negative ones."""
+    if not isinstance(m, (int, np.integer)) or not isinstance(n, (int, np.integer)):
+        raise TypeError(f"m and n are {m!r} and {n!r}; sizes must be ints")
     if m < 0 or n < 0:
         raise ValueError(f"m and n are {m} and {n}; sizes can't be negative")
     return (m, fge_bits_row_bytes(n))
@@ -612,7 +615,7 @@ cdef extern from "core/blas.h" nogil:
         pass
     void fge_blas_use(const fge_blas_routines *, const char *)
     int fge_blas_ready()
-    void fge_blas_enter()
+    int fge_blas_enter(int)
     void fge_blas_leave()
     const char *fge_blas_threading()
     const char *fge_blas_description()
@@ -641,8 +644,12 @@ cdef int _positive(n) except -1:
 
 
 def threads_of_caller(n):
-    """Set the number of threads for this Python thread alone (0: none of its own); answers the one before."""
-    return fge_threads_of_caller(0 if n == 0 else _positive(n))
+    """Set the number of threads for this Python thread alone; answers the one before, for `restore_threads_of_caller`."""
+    return fge_threads_of_caller(_positive(n))
+
+
+def restore_threads_of_caller(int before):
+    fge_threads_of_caller(before)
 
 
 def set_default_threads(n):
@@ -696,10 +703,8 @@ def cache_sizes():
 
 def blas_settle():
     """Settle how BLAS is kept to one thread, as its first call would; answers (threading, description or None)."""
-    if fge_blas_ready():
-        with nogil:
-            fge_blas_enter()
-            fge_blas_leave()
+    if fge_blas_ready() and fge_blas_enter(1):
+        fge_blas_leave()
     cdef const char *description = fge_blas_description()
     return fge_blas_threading().decode(), None if description is NULL else description.decode()
 

@@ -22,7 +22,7 @@ def threads(n):
     try:
         yield
     finally:
-        _kernels.threads_of_caller(before)
+        _kernels.restore_threads_of_caller(before)
 
 
 def _environment_threads():

@@ -9,6 +9,7 @@
 #include "blas.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -131,15 +132,31 @@ static void settle(void) {
 
 static pthread_once_t settled = PTHREAD_ONCE_INIT;
 
-void fge_blas_enter(void) {
+/* OpenBLAS takes a work buffer of 32 MiB per thread at the first call and tries for ever where it gets none. So ask first
+ * whether there is room for those of `threads` (and for the private copy); it keeps its buffers, so each is asked for once. */
+enum { WORK_BUFFER = 40 << 20 };
+static int room_for(int threads) {
+    static atomic_int known_threads = 0;
+    const int known = atomic_load(&known_threads);
+    if (threads <= known) return 1;
+    void *probe = malloc((size_t)WORK_BUFFER * (size_t)(threads - known + (known ? 0 : 1)));
+    if (!probe) return 0;
+    free(probe);
+    atomic_store(&known_threads, threads);
+    return 1;
+}
+
+int fge_blas_enter(int threads) {
+    if (!room_for(threads)) return 0;
     pthread_once(&settled, settle);
-    if (!set_threads) return;
+    if (!set_threads) return 1;
     pthread_mutex_lock(&guard);
     if (inside++ == 0) {
         threads_before = get_threads();
         set_threads(1);
     }
     pthread_mutex_unlock(&guard);
+    return 1;
 }
 void fge_blas_leave(void) {
     if (!set_threads) return;

@@ -12,8 +12,9 @@ extern fge_blas_routines fge_blas;
 /* The routines of a BLAS that is loaded already, and the path of a library that is linked with it (or NULL). */
 void fge_blas_use(const fge_blas_routines *routines, const char *linked_with);
 int fge_blas_ready(void);
-/* Around the products of one call. The first one settles how BLAS is kept to one thread. */
-void fge_blas_enter(void);
+/* Around the products of one call on up to `threads` threads; 0 where there is no memory for it. The first one settles how
+ * BLAS is kept to one thread. */
+int fge_blas_enter(int threads);
 void fge_blas_leave(void);
 /* Around each task, on the thread that runs it: leave takes what enter answered. */
 int fge_blas_enter_thread(void);

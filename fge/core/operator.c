@@ -92,21 +92,34 @@ static fge_status plan_all(call *c) {
     return FGE_OK;
 }
 
+static int uses_blas(const call *c) {
+    for (int i = 0; i < c->count; i++)
+        if (c->choice[i].engine == &fge_engine_blas) return 1;
+    return 0;
+}
+
 /* Memory for everything, with `extra` bytes for the caller at *extra_at. */
-static fge_status take_memory(call *c, size_t extra, fge_workspace *workspace, void **extra_at) {
+static fge_status begin(call *c, size_t extra, fge_workspace *workspace, void **extra_at) {
     const size_t shared = (c->shared + 63) / 64 * 64;
     const fge_status status = fge_workspace_take(workspace, c->threads, c->scratch, shared + extra);
-    if (status == FGE_OK) *extra_at = extra ? (char *)workspace->shared + shared : NULL;
-    return status;
+    if (status != FGE_OK) return status;
+    if (uses_blas(c) && !fge_blas_enter(workspace->threads)) {
+        fge_workspace_give_back(workspace);
+        return FGE_NO_MEMORY;
+    }
+    *extra_at = extra ? (char *)workspace->shared + shared : NULL;
+    return FGE_OK;
+}
+static void end(const call *c, fge_workspace *workspace) {
+    if (uses_blas(c)) fge_blas_leave();
+    fge_workspace_give_back(workspace);
 }
 
 static void run_all(call *c, const fge_workspace *workspace) {
     for (int i = 0; i < c->count; i++) {
         const fge_gemm *g = &c->gemm[i];
         if ((g->p == 0 || g->q == 0) && !g->sums) continue;
-        if (c->choice[i].engine == &fge_engine_blas) fge_blas_enter();
         fge_gemm_run(c->choice[i].engine, &c->plan[i], workspace);
-        if (c->choice[i].engine == &fge_engine_blas) fge_blas_leave();
     }
 }
 
@@ -157,7 +170,7 @@ fge_status fge_forward(const fge_forward_args *args) {
     const int as_is = !args->bias || (args->bias_dtype == real_dtype && (args->bias_stride == 1 || n == 1));
     fge_workspace workspace;
     void *bias = NULL;
-    status = take_memory(&c, as_is ? 0 : (size_t)(n * accumulator_size(args->dtype)), &workspace, &bias);
+    status = begin(&c, as_is ? 0 : (size_t)(n * accumulator_size(args->dtype)), &workspace, &bias);
     if (status != FGE_OK) return status;
     if (as_is) {
         e->bias = args->bias;
@@ -166,7 +179,7 @@ fge_status fge_forward(const fge_forward_args *args) {
         e->bias = bias;
     }
     run_all(&c, &workspace);
-    fge_workspace_give_back(&workspace);
+    end(&c, &workspace);
     return FGE_OK;
 }
 
@@ -227,7 +240,7 @@ fge_status fge_backward(const fge_backward_args *args) {
     if (status != FGE_OK) return status;
     fge_workspace workspace;
     void *sums = NULL;
-    status = take_memory(&c, wants_sums ? (size_t)n * sizeof(double) : 0, &workspace, &sums);
+    status = begin(&c, wants_sums ? (size_t)n * sizeof(double) : 0, &workspace, &sums);
     if (status != FGE_OK) return status;
     if (wants_sums) with_sums->sums = sums;
     run_all(&c, &workspace);
@@ -238,6 +251,6 @@ fge_status fge_backward(const fge_backward_args *args) {
             if (args->bias_grad.accumulate) sum += element(args->bias_grad.data, at, args->bias_grad.dtype);
             set_element(args->bias_grad.data, at, args->bias_grad.dtype, sum);
         }
-    fge_workspace_give_back(&workspace);
+    end(&c, &workspace);
     return FGE_OK;
 }
