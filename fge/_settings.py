@@ -4,6 +4,7 @@ import contextlib
 import os
 import platform
 import sys
+import warnings
 
 from fge import _cpus, _kernels
 from fge._version import __version__
@@ -35,7 +36,7 @@ def _environment_threads():
         if first.isdecimal() and int(first) > 0:
             return int(first), name
         if name == "FGE_NUM_THREADS":
-            raise ValueError(f"FGE_NUM_THREADS is {text!r}; it must be a positive whole number")
+            warnings.warn(f"FGE_NUM_THREADS is {text!r}, not a positive whole number; it is ignored", RuntimeWarning, stacklevel=2)
     return _cpus.usable(), "CPUs that the process may use"
 
 

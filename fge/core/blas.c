@@ -68,6 +68,7 @@ static void describe(void *library) {
 }
 
 #if defined(__linux__)
+#define THREADS_VARIABLE "OPENBLAS_NUM_THREADS"
 /* The file `path` loaded once more, apart from the one in use; NULL where that fails. */
 static void *load_private(const char *path) {
     void *library = NULL;
@@ -78,9 +79,16 @@ static void *load_private(const char *path) {
         off_t at = 0;
         while (at < status.st_size && sendfile(copy, from, &at, (size_t)(status.st_size - at)) > 0) {}
         if (at == status.st_size) {
-            char name[64];
+            char name[64], before[64];
             snprintf(name, sizeof name, "/proc/self/fd/%d", copy);
+            /* OpenBLAS starts its threads while it is loaded, and ends the process where it can't: let there be none.
+             * Changing the environment is safe where nothing else does meanwhile; the bindings force the engine, which
+             * comes here, with the interpreter's lock held. */
+            const char *set = getenv(THREADS_VARIABLE);
+            snprintf(before, sizeof before, "%s", set ? set : "");
+            setenv(THREADS_VARIABLE, "1", 1);
             library = dlopen(name, RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND);
+            if (set) setenv(THREADS_VARIABLE, before, 1); else unsetenv(THREADS_VARIABLE);
         }
     }
     if (from >= 0) close(from);

@@ -73,6 +73,7 @@ int fge_force_engine(const char *name) {
     for (int i = 0; i < ENGINE_COUNT; i++)
         if (strcmp(name, engines[i]->name) == 0) found = i;
     if (found == ENGINE_COUNT || (found == BLAS && !fge_blas_ready())) return 0;
+    if (found == BLAS && fge_blas_enter(1)) fge_blas_leave(); /* settle now, see blas.c */
     atomic_store(&forced_engine, found);
     return 1;
 }

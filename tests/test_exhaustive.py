@@ -1,0 +1,72 @@
+"""All 2^32 float32 patterns: rounding to the half types, and every activation with its derivative.
+
+Deselected by default (`-m exhaustive` selects it). The references are computed once per chunk and compared with
+every engine and instruction set.
+"""
+
+import fge
+import numpy as np
+import pytest
+from activation_table import ACTIVATIONS, CURVED
+from conftest import PATHS
+from reference import FLOAT32, HALVES, assert_within
+from test_activation_accuracy import forward_as_row, forward_bounds, slope_as_row, slope_bounds
+from test_halves import assert_same_numbers, rounded_by_the_epilogue, without_minus_zero
+
+pytestmark = [pytest.mark.exhaustive, pytest.mark.timeout(0)]
+
+CHUNK = 1 << 22
+
+
+def all_float32():
+    """Every float32, a chunk at a time."""
+    for start in range(0, 1 << 32, CHUNK):
+        yield np.arange(start, start + CHUNK, dtype=np.uint64).astype(np.uint32).view(FLOAT32)
+
+
+def every_path():
+    """Each engine and instruction set in turn, forced while the loop's body runs."""
+    for engine, isa in PATHS:
+        with fge.engine(engine), fge.isa(isa):
+            yield f"{engine}-{isa}"
+
+
+@pytest.mark.parametrize("half", HALVES, ids=str)
+def test_rounding(half):
+    for values in all_float32():
+        with np.errstate(over="ignore", invalid="ignore"):
+            expected = without_minus_zero(values.astype(half))
+        for _ in every_path():
+            assert_same_numbers(without_minus_zero(rounded_by_the_epilogue(values, half, 1, 1)[0]), expected)
+
+
+def finite(values):
+    return values[np.isfinite(values)]
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_forward(activation):
+    for values in map(finite, all_float32()):
+        expected = forward_bounds(values, activation)
+        for path in every_path():
+            assert_within(forward_as_row(values, activation), expected, f"{activation} on {path}")
+
+
+@pytest.mark.parametrize("activation", CURVED)
+def test_derivative(activation):
+    entry = ACTIVATIONS[activation]
+    for reserve in map(finite, all_float32()):
+        if entry.reserve == "out":  # only what the activation can return is ever reserved
+            reserve = reserve[(reserve >= entry.below) & (reserve <= entry.above)]
+        expected = slope_bounds(reserve, activation)
+        for path in every_path():
+            assert_within(slope_as_row(reserve, activation), expected, f"{activation}' on {path}")
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_nan(activation):
+    """Every payload stays a NaN."""
+    for values in all_float32():
+        nans = values[np.isnan(values)]
+        for path in every_path():
+            assert np.isnan(forward_as_row(nans, activation)).all(), f"{activation} on {path}"
