@@ -1,0 +1,374 @@
+"""The operator on PyTorch tensors: the one place that knows its shapes, dtypes and checks, and that calls the core.
+
+Layouts are PyTorch's: weight is [N, K], x is [.., K], out is [.., N].
+
+`empty_outputs` and `empty_gradients` check a call and allocate what it returns. They read no data, so they serve
+as fake kernels too; shapes may hold symbolic sizes. `forward` and `backward` run the core on what they return.
+"""
+from libc.stdint cimport int64_t
+from libc.string cimport memset
+
+import torch
+
+from fge._kernels import activations
+
+from fge._kernels cimport (
+    FGE_BFLOAT16, FGE_FLOAT16, FGE_FLOAT32, FGE_FLOAT64, FGE_NO_ENGINE, FGE_NO_MEMORY, FGE_OK,
+    FGE_RESERVE_BITS, FGE_RESERVE_NONE, FGE_RESERVE_OUT, FGE_RESERVE_Z, activation_find, activation_reserve,
+    backward as core_backward, fge_backward_args, fge_forward_args, fge_in, fge_out, forward as core_forward,
+)
+
+cdef object Tensor = torch.Tensor
+cdef object Parameter = torch.nn.Parameter
+cdef object FLOAT32 = torch.float32
+cdef object UINT8 = torch.uint8
+cdef dict DTYPES = {
+    torch.float32: FGE_FLOAT32, torch.float64: FGE_FLOAT64, torch.float16: FGE_FLOAT16,
+    torch.bfloat16: FGE_BFLOAT16,
+}
+cdef dict ACTIVATIONS = {name: activation_find(name.encode()) for name in activations()}
+
+
+# --- checks ----------------------------------------------------------------------------------------------------------
+
+cdef int activation_id(activation) except -1:
+    found = ACTIVATIONS.get(activation) if isinstance(activation, str) else None
+    if found is None:
+        names = ", ".join(map(repr, ACTIVATIONS))
+        raise ValueError(f"activation is {activation!r}; it must be one of {names}")
+    return found
+
+
+def check_activation(activation):
+    """ValueError, with the names that there are, where `activation` isn't one of them."""
+    activation_id(activation)
+
+
+cdef tuple shape_of(tensor):
+    return tuple(tensor.shape)
+
+
+cdef bint is_half(int dtype) noexcept:
+    return dtype == FGE_FLOAT16 or dtype == FGE_BFLOAT16
+
+
+cdef int dtype_of(tensor, str name) except -1:
+    """The fge_dtype of an operand."""
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"{name} is a {type(tensor).__name__}; it must be a torch.Tensor")
+    found = DTYPES.get(tensor.dtype)
+    if found is None:
+        raise TypeError(f"{name} has dtype {tensor.dtype}; it must be float32, float64, float16 or bfloat16")
+    return found
+
+
+cdef int check_fits(tensor, str name, int dtype, first, str first_name) except -1:
+    """An operand has to have the dtype of the first, and to be where it is."""
+    if dtype_of(tensor, name) != dtype:
+        raise TypeError(f"{first_name} has dtype {first.dtype} and {name} has dtype {tensor.dtype}; "
+                        "they must be the same")
+    return check_device(tensor, name, first, first_name)
+
+
+cdef int check_device(tensor, str name, first, str first_name) except -1:
+    if not (tensor.is_cpu and first.is_cpu) and tensor.device != first.device:
+        raise ValueError(f"{first_name} is on {first.device} and {name} is on {tensor.device}; "
+                         "they must be on the same device")
+    return 0
+
+
+cdef int check_rank_2(tuple weight) except -1:
+    if len(weight) != 2:
+        raise ValueError(f"weight has shape {weight}; it must have rank 2, [out_features, in_features]")
+    return 0
+
+
+cdef int check_bias(bias, tuple weight, int dtype, x) except -1:
+    """The fge_dtype of the bias."""
+    cdef int bias_dtype = dtype_of(bias, "bias")
+    if bias_dtype != dtype and not (bias_dtype == FGE_FLOAT32 and is_half(dtype)):
+        raise TypeError(f"bias has dtype {bias.dtype} and x has dtype {x.dtype}; bias must have x's dtype"
+                        + (" or float32" if is_half(dtype) else ""))
+    check_device(bias, "bias", x, "x")
+    cdef tuple shape = shape_of(bias)
+    if len(shape) != 1 or shape[0] != weight[0]:
+        raise ValueError(f"bias has shape {shape}; it must have shape (out_features,) = ({weight[0]},) "
+                         f"to match weight of shape {weight}")
+    return bias_dtype
+
+
+cdef product(tuple lengths):
+    """Sizes may be symbolic."""
+    result = 1
+    for length in lengths:
+        result = result * length
+    return result
+
+
+cdef tuple reserve_layout(int activation, tuple out, dtype):
+    """(shape, dtype) of what the backward needs for an out of that shape and dtype; None where it needs nothing."""
+    cdef int kind = activation_reserve(activation)
+    if kind == FGE_RESERVE_NONE:
+        return None
+    if kind == FGE_RESERVE_BITS:  # fge.relu_bits_shape, of sizes that may be symbolic
+        return (product(out[:-1]), 16 * ((out[-1] + 127) // 128)), UINT8
+    return out, dtype
+
+
+cdef int check_reserve(reserve, int act, str activation, out_grad, tuple shape) except -1:
+    cdef tuple wanted = reserve_layout(act, shape, out_grad.dtype)
+    if wanted is None:
+        return 0
+    if reserve is None:
+        raise ValueError(f"activation {activation!r} needs the reserve that the forward returned; got None "
+                         "(was it called with save_reserve=False?)")
+    if reserve.dtype is not wanted[1]:
+        raise TypeError(f"reserve has dtype {reserve.dtype}; the reserve of {activation!r} has dtype {wanted[1]}")
+    if shape_of(reserve) != wanted[0]:
+        raise ValueError(f"reserve has shape {shape_of(reserve)}; the reserve of {activation!r} here has shape "
+                         f"{wanted[0]} (was the forward called with save_reserve=False?)")
+    return check_device(reserve, "reserve", out_grad, "out_grad")
+
+
+# --- a call: its sizes and what it returns ---------------------------------------------------------------------------
+
+cdef class Forward:
+    """A checked forward call: act(x @ weight.T + bias)."""
+    cdef int activation, dtype, bias_dtype
+    cdef tuple x_shape, weight_shape
+    cdef object out, reserve
+
+    def __cinit__(self, x, weight, bias, activation, save_reserve):
+        cdef int kind
+        self.activation = activation_id(activation)
+        self.dtype = dtype_of(x, "x")
+        check_fits(weight, "weight", self.dtype, x, "x")
+        self.x_shape, self.weight_shape = shape_of(x), shape_of(weight)
+        check_rank_2(self.weight_shape)
+        if len(self.x_shape) == 0 or self.x_shape[-1] != self.weight_shape[1]:
+            raise ValueError(f"x has shape {self.x_shape}; its last axis must have length in_features = "
+                             f"{self.weight_shape[1]} to match weight of shape {self.weight_shape}")
+        if bias is not None:
+            self.bias_dtype = check_bias(bias, self.weight_shape, self.dtype, x)
+        cdef tuple shape = self.x_shape[:-1] + self.weight_shape[:1]
+        self.out = x.new_empty(shape)
+        kind = activation_reserve(self.activation)
+        if save_reserve and (kind == FGE_RESERVE_BITS or kind == FGE_RESERVE_Z):
+            shape, dtype = reserve_layout(self.activation, shape, x.dtype)
+            self.reserve = x.new_empty(shape, dtype=dtype)
+
+
+cdef class Backward:
+    """A checked backward call. What is given decides what is computed."""
+    cdef int activation, dtype
+    cdef tuple shape
+    cdef object k
+    cdef object x_grad, weight_grad, bias_grad
+
+    def __cinit__(self, out_grad, x, weight, reserve, activation, bias_dtype):
+        cdef tuple shape
+        self.activation = activation_id(activation)
+        self.dtype = dtype_of(out_grad, "out_grad")
+        self.shape = shape_of(out_grad)
+        self.k = 0
+        if len(self.shape) == 0:
+            raise ValueError("out_grad is a scalar; it must have the shape of out, [.., out_features]")
+        check_reserve(reserve, self.activation, activation, out_grad, self.shape)
+        if weight is not None:
+            check_fits(weight, "weight", self.dtype, out_grad, "out_grad")
+            shape = shape_of(weight)
+            check_rank_2(shape)
+            if shape[0] != self.shape[-1]:
+                raise ValueError(f"weight has shape {shape}; its first axis must have length out_features = "
+                                 f"{self.shape[-1]} to match out_grad of shape {self.shape}")
+            self.k = shape[1]
+            self.x_grad = out_grad.new_empty(self.shape[:-1] + shape[1:])
+        if x is not None:
+            check_fits(x, "x", self.dtype, out_grad, "out_grad")
+            shape = shape_of(x)
+            if len(shape) == 0 or shape[:-1] != self.shape[:-1] or (weight is not None and shape[-1] != self.k):
+                raise ValueError(f"x has shape {shape}; it must have that of x_grad, [.., in_features], to match "
+                                 f"out_grad of shape {self.shape}")
+            self.k = shape[-1]
+            self.weight_grad = out_grad.new_empty((self.shape[-1], self.k))
+        if bias_dtype is not None:
+            if bias_dtype is not out_grad.dtype and not (bias_dtype is FLOAT32 and is_half(self.dtype)):
+                raise TypeError(f"bias_dtype is {bias_dtype}; it must be {out_grad.dtype}"
+                                + (" or torch.float32" if is_half(self.dtype) else ""))
+            self.bias_grad = out_grad.new_empty(self.shape[-1:], dtype=bias_dtype)
+
+    cdef tuple grads(self):
+        return self.x_grad, self.weight_grad, self.bias_grad
+
+
+def empty_outputs(x, weight, bias, activation, save_reserve):
+    """Check a forward call and allocate (out, reserve).
+
+    x [.., K], weight [N, K] and bias [N] or None are float32, float64, float16 or bfloat16 and of one dtype; bias
+    may be float32 where they are half types. out is [.., N] of x's dtype. reserve is None where `save_reserve` is
+    False and for activations whose backward needs nothing or out alone; for "relu" it is uint8, one bit per
+    element as in `fge.relu_bits_shape`; for the others of out's shape and dtype.
+
+    TypeError for what isn't a tensor and for dtypes; ValueError for shapes, devices and activations.
+    """
+    cdef Forward call = Forward(x, weight, bias, activation, save_reserve)
+    return call.out, call.reserve
+
+
+def empty_gradients(out_grad, x, weight, reserve, activation, bias_dtype):
+    """Check a backward call and allocate (x_grad, weight_grad, bias_grad), None for those that aren't wanted.
+
+    What is given decides what is computed: x_grad takes weight, weight_grad takes x, bias_grad takes bias_dtype.
+    out_grad [.., N] and x [.., K], weight [N, K] are of one dtype; bias_dtype is that too, or float32 where it is
+    a half type. reserve is what the forward returned, or out itself for activations that reserve out. Gradients
+    are contiguous. Errors are those of `empty_outputs`, and ValueError where a reserve is missing.
+    """
+    return Backward(out_grad, x, weight, reserve, activation, bias_dtype).grads()
+
+
+# --- running ---------------------------------------------------------------------------------------------------------
+
+cdef void *address(tensor) except? NULL:
+    """Where a tensor's elements are. Memory that was given back (a storage resized to nothing) is an error."""
+    cdef size_t data = tensor.data_ptr()
+    if data == 0 and tensor.numel() != 0:
+        raise RuntimeError(f"a tensor of shape {shape_of(tensor)} has no memory; was its storage resized?")
+    return <void *> data
+
+
+cdef rows_of(tensor, tuple shape, fge_in *matrix):
+    """Describe `tensor` [.., columns] as a matrix, and answer the tensor that owns its memory.
+
+    That is `tensor` itself wherever leading axes step evenly through memory (which any tensor of rank 1 or 2
+    does), and a contiguous copy otherwise. Minus signs that PyTorch has put off (views of conjugates) are
+    applied.
+    """
+    cdef int64_t rows = 1
+    cdef int64_t length, axis
+    cdef Py_ssize_t last = len(shape) - 1
+    if tensor.is_neg():
+        tensor = tensor.resolve_neg()
+    matrix.row_stride, matrix.col_stride = shape[last], 1
+    if not tensor.is_contiguous():
+        strides = tensor.stride()
+        matrix.col_stride = strides[last]
+        for axis in range(last - 1, -1, -1):
+            length = shape[axis]
+            if length == 1:
+                continue
+            if rows == 1:
+                matrix.row_stride = strides[axis]
+            elif strides[axis] != matrix.row_stride * rows:
+                tensor = tensor.contiguous()
+                matrix.row_stride, matrix.col_stride = shape[last], 1
+                break
+            rows *= length
+    matrix.data = address(tensor)
+    return tensor
+
+
+cdef int raise_status(int status) except -1:
+    from fge import _settings
+    if status == FGE_NO_MEMORY:
+        raise MemoryError("fge could not allocate its scratch memory")
+    if status == FGE_NO_ENGINE:
+        raise RuntimeError(_settings.engine_error())
+    raise SystemError(f"fge's core refused arguments that passed its checks (status {status}); please report this")
+
+
+def forward(x, weight, bias, activation, save_reserve):
+    """act(x @ weight.T + bias), and the reserve. Arguments, results and errors are those of `empty_outputs`."""
+    cdef Forward call = Forward(x, weight, bias, activation, save_reserve)
+    cdef fge_forward_args args
+    cdef fge_in matrix
+    cdef int status
+    memset(&args, 0, sizeof(args))
+    args.activation, args.dtype, args.bias_dtype = call.activation, call.dtype, call.bias_dtype
+    args.n, args.k = call.weight_shape
+    args.m = product(call.x_shape[:-1])
+    x = rows_of(x, call.x_shape, &args.x)
+    weight = rows_of(weight, call.weight_shape, &matrix)
+    args.y.data, args.y.row_stride, args.y.col_stride = matrix.data, matrix.col_stride, matrix.row_stride
+    if bias is not None:
+        bias = rows_of(bias, call.weight_shape[:1], &matrix)
+        args.bias, args.bias_stride = matrix.data, matrix.col_stride
+    args.out, args.out_row_stride = address(call.out), args.n
+    if call.reserve is not None:
+        args.reserve = address(call.reserve)
+    with nogil:
+        status = core_forward(&args)
+    if status != FGE_OK:
+        raise_status(status)
+    return call.out, call.reserve
+
+
+cdef int describe_gradient(tensor, int dtype, int64_t row_stride, fge_out *gradient) except -1:
+    if tensor is not None:
+        gradient.data, gradient.dtype, gradient.row_stride = address(tensor), dtype, row_stride
+    return 0
+
+
+def backward(out_grad, x, weight, reserve, activation, bias_dtype):
+    """The gradients of `forward`. Arguments, results and errors are those of `empty_gradients`."""
+    cdef Backward call = Backward(out_grad, x, weight, reserve, activation, bias_dtype)
+    cdef fge_backward_args args
+    cdef fge_in matrix
+    cdef int status
+    memset(&args, 0, sizeof(args))
+    args.activation, args.dtype = call.activation, call.dtype
+    args.m, args.n, args.k = product(call.shape[:-1]), call.shape[-1], call.k
+    out_grad = rows_of(out_grad, call.shape, &args.out_grad)
+    if x is not None:
+        x = rows_of(x, call.shape[:-1] + (call.k,), &args.x)
+    if weight is not None:
+        weight = rows_of(weight, (args.n, call.k), &matrix)
+        args.y.data, args.y.row_stride, args.y.col_stride = matrix.data, matrix.col_stride, matrix.row_stride
+    if activation_reserve(args.activation) != FGE_RESERVE_NONE:
+        reserve = reserve.contiguous()
+        args.reserve = address(reserve)
+    describe_gradient(call.x_grad, args.dtype, args.k, &args.x_grad)
+    describe_gradient(call.weight_grad, args.dtype, args.k, &args.y_grad)
+    args.y_grad_transposed = True
+    if bias_dtype is not None:
+        describe_gradient(call.bias_grad, DTYPES[bias_dtype], 1, &args.bias_grad)
+        if args.bias_grad.dtype != args.dtype:
+            call.bias_grad.zero_()  # the core writes a float32 gradient of half operands by adding to it
+            args.bias_grad.accumulate = True
+    with nogil:
+        status = core_backward(&args)
+    if status != FGE_OK:
+        raise_status(status)
+    return call.grads()
+
+
+# --- who may call these directly -------------------------------------------------------------------------------------
+
+cdef object has_storage = torch._C._has_storage
+cdef object transforms_active = torch._C._are_functorch_transforms_active
+cdef object dispatch_modes = torch._C._len_torch_dispatch_stack
+cdef object is_tracing = torch._C._is_tracing
+
+
+cdef bint is_plain(tensor, str name) except -1:
+    kind = type(tensor)
+    if kind is Tensor or kind is Parameter:
+        return tensor.is_cpu and has_storage(tensor)
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"{name} is a {kind.__name__}; it must be a torch.Tensor")
+    return False
+
+
+def direct(x, weight, bias):
+    """Whether nothing but autograd needs to see a call on these tensors: they are ordinary strided tensors in main
+    memory, and no transform, dispatch mode or trace is recording. Otherwise it has to go through PyTorch's
+    dispatcher. TypeError where one isn't a tensor, or None for bias.
+    """
+    return (is_plain(x, "x") and is_plain(weight, "weight") and (bias is None or is_plain(bias, "bias"))
+            and not transforms_active() and not dispatch_modes() and not is_tracing())
+
+
+def direct_backward(out_grad, x, weight):
+    """`direct` for a backward call, in which x and weight may be missing."""
+    return (is_plain(out_grad, "out_grad") and (x is None or is_plain(x, "x"))
+            and (weight is None or is_plain(weight, "weight"))
+            and not transforms_active() and not dispatch_modes() and not is_tracing())
