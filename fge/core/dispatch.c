@@ -36,6 +36,10 @@ static const char *avx512_missing(void) {
     if (!__builtin_cpu_supports("avx512vl")) return "avx512vl";
     return NULL;
 }
+static const char *avx512_bf16_missing(void) {
+    if (avx512_missing()) return avx512_missing();
+    return __builtin_cpu_supports("avx512bf16") ? NULL : "avx512_bf16";
+}
 static const char *avx2_missing(void) {
     __builtin_cpu_init();
     if (!__builtin_cpu_supports("avx2")) return "avx2";
@@ -51,6 +55,7 @@ typedef struct {
 } isa;
 static const isa isas[] = { /* the first that can run is the best */
 #if defined(__x86_64__)
+    {&fge_kernels_avx512_bf16, avx512_bf16_missing},
     {&fge_kernels_avx512, avx512_missing},
     {&fge_kernels_avx2, avx2_missing},
 #endif
@@ -134,7 +139,12 @@ int fge_choose(const fge_gemm *gemm, fge_choice *choice) {
 
 void fge_explain(int dtype, const char **engine, const char **isa_name, const char **why) {
     const fge_kernels *kernels = fge_kernels_now();
-    (void)dtype;
-    *engine = engine_now(kernels, why)->name;
+    const fge_engine *chosen = engine_now(kernels, why);
+    *engine = chosen->name;
     *isa_name = kernels->name;
+    if (chosen != &fge_engine_native || atomic_load(&forced_engine) != AUTO || !fge_is_half(dtype)) return;
+    if (dtype == FGE_BFLOAT16 && kernels->bf16)
+        *why = "pairs multiplied by vdpbf16ps into float32, epilogue on the tile in L1";
+    else
+        *why = "widened to float32 while packed, micro-kernels of our own, epilogue on the tile in L1";
 }

@@ -41,7 +41,7 @@ static void plan_tiles(fge_plan *plan, int64_t tasks) {
     case PACKED: break;
     }
     /* b's panels in half of L2 */
-    const int64_t q_most = fge_max(nr, caches.l2 / 2 / (plan->r_step * size) / nr * nr);
+    const int64_t q_most = fge_max(nr, caches.l2 / 2 / (plan->r_step * fge_panel_unit(plan)) / nr * nr);
     plan->q_tile = fge_even_tile(g->q, q_most, nr);
     plan->p_tile = fge_even_tile(g->p, P_MOST, mr);
     while (fge_ceil_div(g->p, plan->p_tile) * fge_ceil_div(g->q, plan->q_tile) < tasks) {
@@ -55,48 +55,85 @@ static void plan_tiles(fge_plan *plan, int64_t tasks) {
     }
     const int64_t q_room = fge_round_up(plan->q_tile, nr);
     const int64_t keep = g->r > plan->r_step ? plan->p_tile * q_room : mr * nr;
-    plan->scratch = (size_t)((q_room * plan->r_step     /* b's panels */
+    plan->scratch = (size_t)((q_room * plan->r_step + nr /* b's panels */
                               + mr * plan->r_step + nr  /* a's panel */
                               + keep                    /* sums */
                               + nr * plan->r_step       /* rows read before they are packed */
                               + 2 * fge_max(plan->p_tile, q_room)) * size);
 }
 
-/* Rows of a (columns of b) [first, first + count) by r [r0, r0 + r) into one panel of `width`. along_panel: the operand's
- * natural rows lie along r, so that reading with ld = width packs. */
-static void pack_panel(const fge_plan *plan, const fge_operand *o, int along_panel, int64_t first, int64_t count, int64_t r0,
-                       int64_t r, int width, void *to, void *ready, void *column_sums) {
-    const fge_real_kernels *real = plan->real;
-    if (along_panel) {
-        if (count < width) memset(to, 0, (size_t)(width * r * real->size));
-        real->read(o, r0, r, first, count, to, width, column_sums);
-        return;
-    }
-    const void *rows = ready;
-    int64_t stride = r;
-    if (fge_operand_plain(o) && o->col_stride == 1) {
-        rows = (const char *)o->data + (first * o->row_stride + r0) * real->size;
-        stride = o->row_stride;
-    } else {
-        real->read(o, first, count, r0, r, ready, r, NULL);
-    }
-    (width == real->mr ? real->pack_a : real->pack_b)(rows, stride, count, r, to);
+static const fge_bf16_kernels *pairs_of(const fge_plan *plan) {
+    return plan->gemm->dtype == FGE_BFLOAT16 ? plan->kernels->bf16 : NULL;
 }
 
-/* b's panels, a few rows of r at a time across all of them, so that memory is read along its rows. */
-static void pack_b_panels(const fge_plan *plan, const fge_tile *t, int64_t r0, int64_t r, char *to, void *ready, char *column_sums) {
-    const fge_gemm *g = plan->gemm;
-    const int64_t nr = plan->real->nr, size = plan->real->size;
-    if (g->b.transposed) {
-        for (int64_t j = 0; j < t->q; j += nr)
-            pack_panel(plan, &g->b, 0, t->q0 + j, fge_min(nr, t->q - j), r0, r, (int)nr, to + j * r * size, ready, NULL);
+/* Part of an operand as a panel: rows of a (columns of b) [first, first + count) by r [r0, r0 + r), `width` wide. */
+typedef struct {
+    const fge_operand *operand;
+    int along_r; /* the operand's natural rows run along r, to be turned; otherwise they run along the panel */
+    int64_t first, count, r0, r;
+    int width;
+    void *column_sums; /* NULL or REAL sums to add to */
+} panel;
+
+static void read_panel(const fge_plan *plan, const panel *p, void *to, int64_t ld) {
+    if (p->along_r)
+        plan->real->read(p->operand, p->first, p->count, p->r0, p->r, to, ld, NULL);
+    else
+        plan->real->read(p->operand, p->r0, p->r, p->first, p->count, to, ld, p->column_sums);
+}
+/* The panel's corner, where it can be packed from memory as it is: contiguous rows of elements of `dtype`. */
+static const void *in_place(const panel *p, int dtype) {
+    const fge_operand *o = p->operand;
+    if (o->activation != 0 || o->dtype != dtype || o->col_stride != 1 || p->column_sums) return NULL;
+    return fge_at(o->data, (p->along_r ? p->first : p->r0) * o->row_stride + (p->along_r ? p->r0 : p->first), dtype);
+}
+
+static void pack_real(const fge_plan *plan, const panel *p, void *to, void *ready) {
+    const fge_real_kernels *real = plan->real;
+    if (!p->along_r) { /* reading with ld = width packs */
+        if (p->count < p->width) memset(to, 0, (size_t)(p->width * p->r * real->size));
+        read_panel(plan, p, to, p->width);
         return;
     }
-    enum { ROWS = 32 };
-    for (int64_t l = 0; l < r; l += ROWS)
-        for (int64_t j = 0; j < t->q; j += nr)
-            pack_panel(plan, &g->b, 1, t->q0 + j, fge_min(nr, t->q - j), r0 + l, fge_min(ROWS, r - l), (int)nr,
-                       to + (j * r + l * nr) * size, ready, column_sums ? column_sums + j * size : NULL);
+    const void *rows = in_place(p, real->size == 8 ? FGE_FLOAT64 : FGE_FLOAT32);
+    const int64_t stride = rows ? p->operand->row_stride : p->r;
+    if (!rows) read_panel(plan, p, ready, p->r);
+    (p->width == real->mr ? real->pack_a : real->pack_b)(rows ? rows : ready, stride, p->count, p->r, to);
+}
+static void pack_pairs(const fge_plan *plan, const panel *p, void *to, void *ready) {
+    const fge_bf16_kernels *bf16 = plan->kernels->bf16;
+    const uint16_t *rows = in_place(p, FGE_BFLOAT16);
+    int64_t stride = p->operand->row_stride;
+    if (!rows) {
+        /* floats first, for the derivative and the sums; narrowing them in place is exact */
+        stride = p->along_r ? p->r : p->count;
+        read_panel(plan, p, ready, stride);
+        bf16->narrow(ready, p->r * p->count, ready);
+        rows = ready;
+    }
+    (p->along_r ? bf16->pack_along : bf16->pack_across)(rows, stride, p->count, p->r, p->width, to);
+}
+static void pack(const fge_plan *plan, const panel *p, void *to, void *ready) {
+    (pairs_of(plan) ? pack_pairs : pack_real)(plan, p, to, ready);
+}
+
+/* b's panels. Natural rows across them are taken a few at a time over all panels, so that memory is read along its rows. */
+static void pack_b_panels(const fge_plan *plan, const fge_tile *t, int64_t r0, int64_t r, char *to, void *ready, char *column_sums) {
+    const fge_gemm *g = plan->gemm;
+    const int64_t nr = plan->real->nr, unit = fge_panel_unit(plan), r_room = fge_round_up(r, 2);
+    const int64_t rows = g->b.transposed ? fge_max(r, 1) : 32;
+    for (int64_t l = 0; l < r; l += rows)
+        for (int64_t j = 0; j < t->q; j += nr) {
+            const panel p = {.operand = &g->b,
+                             .along_r = g->b.transposed,
+                             .first = t->q0 + j,
+                             .count = fge_min(nr, t->q - j),
+                             .r0 = r0 + l,
+                             .r = fge_min(rows, r - l),
+                             .width = (int)nr,
+                             .column_sums = column_sums ? column_sums + j * plan->real->size : NULL};
+            pack(plan, &p, to + (j * r_room + l * nr) * unit, ready);
+        }
 }
 
 static void collect(const fge_plan *plan, void *block_sums, double *sums, int64_t n) {
@@ -118,9 +155,10 @@ static void prefetch_out(const fge_epilogue *e, int64_t row0, int64_t rows, int6
 static void multiply_packed(const fge_plan *plan, const fge_tile *t, const fge_epilogue *epilogue, double *sums, char *scratch) {
     const fge_gemm *g = plan->gemm;
     const fge_real_kernels *real = plan->real;
-    const int64_t size = real->size, mr = real->mr, nr = real->nr, q_room = fge_round_up(t->q, nr);
+    const fge_bf16_kernels *bf16 = pairs_of(plan);
+    const int64_t size = real->size, mr = real->mr, nr = real->nr, q_room = fge_round_up(t->q, nr), unit = fge_panel_unit(plan);
     char *b_panels = scratch;
-    char *a_panel = b_panels + fge_round_up(plan->q_tile, nr) * plan->r_step * size;
+    char *a_panel = b_panels + (fge_round_up(plan->q_tile, nr) * plan->r_step + nr) * size;
     char *ready = a_panel + (mr * plan->r_step + nr) * size;
     char *block_sums = ready + nr * plan->r_step * size;
     char *kept = block_sums + 2 * fge_max(plan->p_tile, fge_round_up(plan->q_tile, nr)) * size;
@@ -130,18 +168,30 @@ static void multiply_packed(const fge_plan *plan, const fge_tile *t, const fge_e
     int64_t r0 = 0;
     do {
         const int64_t r = fge_min(plan->r_step, t->r - r0);
+        const int64_t r_room = fge_round_up(r, 2);
         const int last = r0 + r >= t->r;
         pack_b_panels(plan, t, t->r0 + r0, r, b_panels, ready, b_sums);
         for (int64_t i = 0; i < t->p; i += mr) {
             const int64_t rows = fge_min(mr, t->p - i);
-            pack_panel(plan, &g->a, g->a.transposed, t->p0 + i, rows, t->r0 + r0, r, (int)mr, a_panel, ready,
-                       a_sums ? a_sums + i * size : NULL);
+            const panel p = {.operand = &g->a,
+                             .along_r = !g->a.transposed,
+                             .first = t->p0 + i,
+                             .count = rows,
+                             .r0 = t->r0 + r0,
+                             .r = r,
+                             .width = (int)mr,
+                             .column_sums = a_sums ? a_sums + i * size : NULL};
+            pack(plan, &p, a_panel, ready);
             for (int64_t j = 0; j < t->q; j += nr) {
                 char *c = many_steps ? kept + (i * q_room + j) * size : kept;
                 const int64_t ldc = many_steps ? q_room : nr;
                 if (many_steps && r0 > 0) prefetch_rows(c, ldc * size, rows, nr * size);
                 if (last) prefetch_out(epilogue, t->p0 + i, rows, t->q0 + j, fge_min(nr, t->q - j));
-                real->tile(r, a_panel, 1, mr, b_panels + j * r * size, nr, c, ldc, (int)rows, (int)nr, r0 > 0);
+                const char *b = b_panels + j * r_room * unit;
+                if (bf16)
+                    bf16->tile(r_room / 2, (const uint16_t *)a_panel, (const uint16_t *)b, (float *)c, ldc, (int)rows, r0 > 0);
+                else
+                    real->tile(r, a_panel, 1, mr, b, nr, c, ldc, (int)rows, (int)nr, r0 > 0);
                 if (last) real->epilogue(epilogue, c, ldc, rows, fge_min(nr, t->q - j), t->p0 + i, t->q0 + j);
             }
         }

@@ -16,7 +16,7 @@ int64_t fge_even_tile(int64_t length, int64_t most, int64_t unit) {
 
 int64_t fge_r_step(const fge_plan *plan) {
     /* mr rows of a in half of L1 */
-    return fge_even_tile(plan->gemm->r, fge_cache_sizes().l1 / 2 / (plan->real->mr * plan->real->size), 8);
+    return fge_even_tile(plan->gemm->r, fge_cache_sizes().l1 / 2 / (plan->real->mr * fge_panel_unit(plan)), 8);
 }
 
 /* Column sums are taken by the tiles of the first row (column): there has to be one, even where the result is empty. */

@@ -4,6 +4,8 @@
 #define FGE_KERNELS fge_kernels_avx512
 #define FGE_KERNELS_NAME "avx512"
 #include "kernels.h"
+/* the same, with bfloat16 products from the file beside this one */
+const fge_kernels fge_kernels_avx512_bf16 = {.name = "avx512_bf16", FGE_KERNELS_FIELDS, .bf16 = &fge_bf16_avx512};
 #else
 typedef int fge_no_avx512_here;
 #endif

@@ -70,14 +70,17 @@ typedef struct {
     void (*vector_dots)(int64_t r, const void *x, const void *b, int dtype, int64_t b_col, int64_t cols, void *y);
 } fge_real_kernels;
 
-/* Kernels that multiply pairs of bfloat16 into float32 sums; panels hold pairs along r, the odd one out with zeros. */
+/* Kernels that multiply pairs of bfloat16 into float sums, with the register tile of f32. A panel holds pairs along r,
+ * to[pair][row or column][2]; an odd r is filled up with a zero. They take denormals for zero, as the hardware does. */
 typedef struct {
-    int mr, nr;
-    void (*pack_a)(const float *a, int64_t row_stride, int64_t col_stride, int64_t rows, int64_t r, void *to);
-    void (*pack_b)(const float *b, int64_t row_stride, int64_t col_stride, int64_t r, int64_t cols, void *to);
-    void (*pack_a_raw)(const uint16_t *a, int64_t row_stride, int64_t col_stride, int64_t rows, int64_t r, void *to);
-    void (*pack_b_raw)(const uint16_t *b, int64_t row_stride, int64_t col_stride, int64_t r, int64_t cols, void *to);
-    void (*tile)(int64_t pairs, const void *a, const void *b, float *c, int64_t ldc, int rows, int add);
+    /* elements that are bfloat16 already, kept in floats */
+    void (*narrow)(const float *from, int64_t count, uint16_t *to);
+    /* one panel of `width` (mr or nr) from `count` rows that run along r; zeros behind the last. `to` needs 64 spare bytes */
+    void (*pack_along)(const uint16_t *from, int64_t stride, int64_t count, int64_t r, int width, uint16_t *to);
+    /* the same from r rows that run along the panel */
+    void (*pack_across)(const uint16_t *from, int64_t stride, int64_t count, int64_t r, int width, uint16_t *to);
+    /* c [rows <= mr, nr] (+)= a . b */
+    void (*tile)(int64_t pairs, const uint16_t *a, const uint16_t *b, float *c, int64_t ldc, int rows, int add);
 } fge_bf16_kernels;
 
 typedef struct {
@@ -89,8 +92,8 @@ typedef struct {
     void (*convert)(const void *from, int from_dtype, void *to, int to_dtype, int64_t count);
 } fge_kernels;
 
-extern const fge_kernels fge_kernels_portable, fge_kernels_avx2, fge_kernels_avx512;
-extern const fge_bf16_kernels fge_kernels_avx512_bf16;
+extern const fge_kernels fge_kernels_portable, fge_kernels_avx2, fge_kernels_avx512, fge_kernels_avx512_bf16;
+extern const fge_bf16_kernels fge_bf16_avx512;
 
 static inline int64_t fge_dtype_size(int dtype) { return dtype == FGE_FLOAT64 ? 8 : dtype == FGE_FLOAT32 ? 4 : 2; }
 static inline int fge_is_half(int dtype) { return dtype == FGE_FLOAT16 || dtype == FGE_BFLOAT16; }
