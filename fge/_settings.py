@@ -53,7 +53,13 @@ def isas():
     return tuple(name for name, missing in _kernels.isas() if missing is None)
 
 
+def _check_name(name, source):
+    if not isinstance(name, str):
+        raise TypeError(f"{source} is {name!r}; it must be the name of one, as a str")
+
+
 def _force_isa(name, source):
+    _check_name(name, source)
     if not _kernels.force_isa(name):
         lacking = dict(_kernels.isas())
         if name in lacking:
@@ -62,6 +68,7 @@ def _force_isa(name, source):
 
 
 def _force_engine(name, source):
+    _check_name(name, source)
     if not _kernels.force_engine(name):
         raise ValueError(f"{source} is {name!r}; it must be auto or one of {', '.join(ENGINES)}")
 
@@ -121,10 +128,10 @@ def show_config(file=None):
     c = config()
     lines = [f"fge {c['fge']}, Python {c['python']}, {c['machine']}"]
     lines.append("instruction sets")
-    lines += [f"  {name:9} {state}" for name, state in c["instruction sets"].items()]
+    lines += [f"  {name:11} {state}" for name, state in c["instruction sets"].items()]
     lines.append("caches      " + ", ".join(f"{name} {size >> 10} KiB" for name, size in c["caches"].items()))
     lines.append("forced      " + ", ".join(f"{name}={value}" for name, value in c["forced"].items()))
-    lines.append("engines")
+    lines.append(f"engines     {', '.join(ENGINES)}")
     lines += [f"  {dtype:9} {e['engine']} ({e['isa']}): {e['why']}" for dtype, e in c["engines"].items()]
     lines.append(f"BLAS        {c['blas']['library']}")
     lines.append(f"            {c['blas']['threads']}")

@@ -185,14 +185,18 @@ def make_reserve(activation, z, dtype):
     return pack_relu_bits(reserved) if entry.reserve == "bits" else reserved.astype(dtype)
 
 
-# A matrix unit takes bfloat16 subnormals for zeros.
-FLUSHES_BFLOAT16 = "amx" in fge.isas()
+def flushes_bfloat16():
+    """The instructions that multiply pairs of bfloat16 take subnormals for zeros."""
+    forced = fge.config()["forced"]["FGE_ISA"]
+    return (fge.isas()[0] if forced == "auto" else forced) in ("amx", "avx512_bf16")
+
+
 SMALLEST_NORMAL_BFLOAT16 = 2.0**-126
 
 
 def flushed_in_products(dtype, terms, left, right):
     """What that may cost a sum of `terms` products."""
-    if not FLUSHES_BFLOAT16 or dtype != BFLOAT16 or left.size == 0 or right.size == 0:
+    if dtype != BFLOAT16 or not flushes_bfloat16() or left.size == 0 or right.size == 0:
         return 0.0
     return terms * SMALLEST_NORMAL_BFLOAT16 * (np.abs(left).max() + np.abs(right).max())
 
@@ -201,7 +205,7 @@ def flushed_subnormals(values):
     """What that may cost each value times one."""
     with np.errstate(invalid="ignore"):  # signalling NaNs
         magnitude = np.abs(values.astype(np.float64))
-    flushed = FLUSHES_BFLOAT16 and values.dtype == BFLOAT16
+    flushed = values.dtype == BFLOAT16 and flushes_bfloat16()
     return np.where(flushed & (magnitude < SMALLEST_NORMAL_BFLOAT16), magnitude, 0)
 
 

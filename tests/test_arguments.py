@@ -364,7 +364,7 @@ def test_contexts_refuse(row):
     assert fge.config() == before
 
 
-@pytest.mark.parametrize("name", sorted({"avx512", "avx2", "amx"} - set(fge.isas())))
+@pytest.mark.parametrize("name", sorted({"avx512_bf16", "avx512", "avx2", "amx"} - set(fge.isas())))
 def test_an_instruction_set_that_this_machine_lacks_is_refused(name):
     with pytest.raises((ValueError, RuntimeError), match=name):
         with fge.isa(name):

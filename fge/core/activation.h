@@ -139,25 +139,30 @@ static inline V FN(gelu_derivative)(V z) {
  * exp(-a^2/2) itself as *gauss * 2^n. */
 #undef NORMAL_FAR
 #define NORMAL_FAR CHOOSE(15, 40)
-static inline V FN(normal_tail)(V z, V *gauss, V *n) {
-    const V a = v_min(v_set1(NORMAL_FAR), v_abs(z)), below = v_add(a, v_set1(MILLS_CENTRE));
+static inline V FN(normal_tail)(V z, int half, V *gauss, V *n) {
+    const V centre = v_set1(MILLS_CENTRE), twice = v_set1(2 * MILLS_CENTRE), one_by_twice = v_set1(1 / (REAL)(2 * MILLS_CENTRE));
+    const V a = v_min(v_set1(NORMAL_FAR), v_abs(z)), below = v_add(a, centre);
+    V w = v_div(twice, below); /* 1 - the argument */
+    if (!half) { /* the argument's error counts more than once: take back what the sum and the quotient lost */
+        const V part = v_sub(below, centre), lost = v_add(v_sub(a, part), v_sub(centre, v_sub(below, part)));
+        w = v_fma(v_fnma(w, lost, v_fnma(w, below, twice)), v_mul(w, one_by_twice), w);
+    }
     V low;
     const V square = v_product(a, a, &low), minus_half = v_set1((REAL)-0.5);
     *gauss = FN(exp_parts)(v_mul(minus_half, square), v_mul(minus_half, low), n);
-    const V mills = POLYNOMIAL(v_div(v_sub(a, v_set1(MILLS_CENTRE)), below), MILLS);
-    return v_div(v_mul(*gauss, mills), below);
+    const V mills = POLYNOMIAL(v_sub(v_set1(1), w), MILLS);
+    return v_mul(v_mul(*gauss, mills), v_mul(w, one_by_twice));
 }
 static inline V FN(gelu_erf_forward)(V z, int half) {
-    (void)half;
     V gauss, n;
-    const V tail = FN(normal_tail)(z, &gauss, &n);
+    const V tail = FN(normal_tail)(z, half, &gauss, &n);
     const V left = v_scale(v_mul(v_max(v_set1(-NORMAL_FAR), z), tail), n);
     const V right = v_mul(z, v_sub(v_set1(1), v_scale(tail, n)));
     return v_select(v_gt(v_set1(0), z), left, right);
 }
 static inline V FN(gelu_erf_derivative)(V z) {
     V gauss, n;
-    const V scaled = FN(normal_tail)(z, &gauss, &n), tail = v_scale(scaled, n);
+    const V scaled = FN(normal_tail)(z, 1, &gauss, &n), tail = v_scale(scaled, n);
     const V phi = v_mul(v_scale(gauss, n), v_set1((REAL)0.39894228040143267794)); /* 1 / sqrt(2 pi) */
     const V distribution = v_select(v_gt(v_set1(0), z), tail, v_sub(v_set1(1), tail));
     return v_fma(FN(clamp)(z, -NORMAL_FAR, NORMAL_FAR), phi, distribution);

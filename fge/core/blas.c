@@ -9,7 +9,6 @@
 #include "blas.h"
 
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -58,6 +57,14 @@ static int routines_from(void *library, fge_blas_routines *r) {
     *(void **)&r->sgemm = symbol(library, "sgemm_");
     *(void **)&r->dgemm = symbol(library, "dgemm_");
     return r->sgemm && r->dgemm;
+}
+
+/* OpenBLAS's own, see room_for. */
+static void *(*take_work_buffer)(int);
+static void (*give_work_buffer)(void *);
+static void work_buffers_of(void *library) {
+    *(void **)&take_work_buffer = symbol(library, "blas_memory_alloc");
+    *(void **)&give_work_buffer = symbol(library, "blas_memory_free");
 }
 
 static void describe(void *library) {
@@ -127,6 +134,7 @@ static void settle(void) {
         fge_blas_routines of_copy;
         if (set_of_copy && routines_from(copy, &of_copy)) {
             set_of_copy(1);
+            work_buffers_of(copy);
             fge_blas = of_copy;
             threading = "one thread per call (a private copy of OpenBLAS; the process's own is left alone)";
             return;
@@ -134,29 +142,38 @@ static void settle(void) {
     }
 #endif
     set_threads = set;
+    work_buffers_of(user);
     threading = "one thread per call (OpenBLAS's number is 1 for the whole process during calls)";
 #endif
 }
 
 static pthread_once_t settled = PTHREAD_ONCE_INIT;
 
-/* OpenBLAS takes a work buffer of 32 MiB per thread at the first call and tries for ever where it gets none. So ask first
- * whether there is room for those of `threads` (and for the private copy); it keeps its buffers, so each is asked for once. */
-enum { WORK_BUFFER = 40 << 20 };
+/* OpenBLAS takes a work buffer per thread when it first needs one, and tries for ever where it gets none. So those of `threads`
+ * threads are taken and given back here, which it keeps for later, once a probe has shown that there is room. A library without
+ * these functions is only probed. */
+enum { WORK_BUFFER = 40 << 20, MOST_BUFFERS = 64 };
+
 static int room_for(int threads) {
-    static atomic_int known_threads = 0;
-    const int known = atomic_load(&known_threads);
-    if (threads <= known) return 1;
-    void *probe = malloc((size_t)WORK_BUFFER * (size_t)(threads - known + (known ? 0 : 1)));
-    if (!probe) return 0;
+    static pthread_mutex_t taking = PTHREAD_MUTEX_INITIALIZER;
+    static int known_threads = 0;
+    pthread_mutex_lock(&taking);
+    const int more = threads - known_threads;
+    void *probe = more > 0 ? malloc((size_t)WORK_BUFFER * (size_t)more) : NULL;
     free(probe);
-    atomic_store(&known_threads, threads);
-    return 1;
+    if (probe && take_work_buffer && give_work_buffer && threads <= MOST_BUFFERS) {
+        void *buffers[MOST_BUFFERS];
+        for (int i = 0; i < threads; i++) buffers[i] = take_work_buffer(0);
+        for (int i = 0; i < threads; i++) give_work_buffer(buffers[i]);
+        known_threads = threads;
+    }
+    pthread_mutex_unlock(&taking);
+    return more <= 0 || probe;
 }
 
 int fge_blas_enter(int threads) {
-    if (!room_for(threads)) return 0;
     pthread_once(&settled, settle);
+    if (!room_for(threads)) return 0;
     if (!set_threads) return 1;
     pthread_mutex_lock(&guard);
     if (inside++ == 0) {

@@ -4,6 +4,12 @@
 #include <stdatomic.h>
 #include <string.h>
 #include <unistd.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+#if defined(__linux__)
+#include <sys/syscall.h>
+#endif
 
 /* --- the machine ------------------------------------------------------------------------------------------------- */
 
@@ -28,6 +34,15 @@ fge_caches fge_cache_sizes(void) {
 }
 
 #if defined(__x86_64__)
+/* Linux gives a process the state of AMX tiles (18) when it asks (arch_prctl(2); Documentation/arch/x86/xstate.rst). */
+static int amx_allowed(void) {
+#if defined(__linux__)
+    enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 };
+    return syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
+#else
+    return 0;
+#endif
+}
 static const char *avx512_missing(void) {
     __builtin_cpu_init();
     if (!__builtin_cpu_supports("avx512f")) return "avx512f";
@@ -39,6 +54,14 @@ static const char *avx512_missing(void) {
 static const char *avx512_bf16_missing(void) {
     if (avx512_missing()) return avx512_missing();
     return __builtin_cpu_supports("avx512bf16") ? NULL : "avx512_bf16";
+}
+static const char *amx_missing(void) {
+    unsigned a, b, c, d;
+    if (avx512_bf16_missing()) return avx512_bf16_missing();
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d & (1u << 24)) || !(d & (1u << 22))) return "amx_bf16";
+    static atomic_int allowed = -1;
+    if (atomic_load(&allowed) < 0) atomic_store(&allowed, amx_allowed());
+    return atomic_load(&allowed) ? NULL : "the operating system's permission for AMX tiles";
 }
 static const char *avx2_missing(void) {
     __builtin_cpu_init();
@@ -55,6 +78,7 @@ typedef struct {
 } isa;
 static const isa isas[] = { /* the first that can run is the best */
 #if defined(__x86_64__)
+    {&fge_kernels_amx, amx_missing},
     {&fge_kernels_avx512_bf16, avx512_bf16_missing},
     {&fge_kernels_avx512, avx512_missing},
     {&fge_kernels_avx2, avx2_missing},
@@ -143,8 +167,6 @@ void fge_explain(int dtype, const char **engine, const char **isa_name, const ch
     *engine = chosen->name;
     *isa_name = kernels->name;
     if (chosen != &fge_engine_native || atomic_load(&forced_engine) != AUTO || !fge_is_half(dtype)) return;
-    if (dtype == FGE_BFLOAT16 && kernels->bf16)
-        *why = "pairs multiplied by vdpbf16ps into float32, epilogue on the tile in L1";
-    else
-        *why = "widened to float32 while packed, micro-kernels of our own, epilogue on the tile in L1";
+    const fge_pair_kernels *pairs = dtype == FGE_BFLOAT16 ? kernels->bf16 : kernels->f16;
+    *why = pairs ? pairs->what : "widened to float32 while packed, micro-kernels of our own, epilogue on the tile in L1";
 }

@@ -49,9 +49,11 @@ void fge_vector_multiply(const fge_plan *plan, const fge_tile *t, const fge_epil
 /* How much of r the native kernels sum sequentially before the sums are added up. The same for every route, so that a call
  * gives the same bits whatever the strides of its operands. */
 int64_t fge_r_step(const fge_plan *plan);
-/* bytes that an element takes in the native engine's panels */
-static inline int64_t fge_panel_unit(const fge_plan *plan) {
-    return plan->gemm->dtype == FGE_BFLOAT16 && plan->kernels->bf16 ? 2 : plan->real->size;
+/* The kernels of pairs that serve the product, or NULL. */
+static inline const fge_pair_kernels *fge_pairs_of(const fge_plan *plan) {
+    const int dtype = plan->gemm->dtype;
+    const fge_pair_kernels *pairs = dtype == FGE_BFLOAT16 ? plan->kernels->bf16 : dtype == FGE_FLOAT16 ? plan->kernels->f16 : NULL;
+    return pairs && plan->gemm->r >= pairs->r_least ? pairs : NULL;
 }
 /* `length` in equal tiles of a multiple of `unit`, none longer than `most` (or one unit) */
 int64_t fge_even_tile(int64_t length, int64_t most, int64_t unit);

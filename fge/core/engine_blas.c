@@ -19,7 +19,10 @@ static int readable(const fge_gemm *g, const fge_operand *o) {
  * layout or alignment. */
 static int is_vector_product(const fge_gemm *g) { return g->p <= 1 || g->q <= 1; }
 
-enum { P_TILE = 256, Q_TILE = 512, R_STEP = 512, R_LIMIT = 1 << 30 };
+enum { P_TILE = 256, Q_TILE = 512, R_STEP = 512 };
+/* Below this OpenBLAS has kernels for small products (up to 10^6 multiply-adds on x86), which sum in another order for another
+ * layout: operands are brought into one layout then. */
+#define SMALL_PRODUCT (1 << 21)
 
 /* Fixed tiles: a BLAS may sum in another order for another shape. */
 static void plan_tiles(fge_plan *plan, int64_t tasks) {
@@ -28,14 +31,11 @@ static void plan_tiles(fge_plan *plan, int64_t tasks) {
         fge_engine_native.plan(plan, tasks);
         return;
     }
-    const int whole = readable(g, &g->a) && readable(g, &g->b);
-    plan->r_step = whole ? R_LIMIT : R_STEP;
+    plan->r_step = R_STEP;
     plan->p_tile = fge_even_tile(g->p, P_TILE, 8); /* even: no last tile of a single row */
     plan->q_tile = fge_even_tile(g->q, Q_TILE, 8);
-    const size_t size = (size_t)plan->real->size;
-    const size_t tile = (size_t)(plan->p_tile * plan->q_tile);
-    const size_t a = readable(g, &g->a) ? 0 : (size_t)(plan->p_tile * R_STEP), b = readable(g, &g->b) ? 0 : (size_t)(plan->q_tile * R_STEP);
-    plan->scratch = (tile + a + b + (size_t)fge_max(plan->p_tile, plan->q_tile)) * size + 4096;
+    const size_t tile = (size_t)(plan->p_tile * plan->q_tile), ready = (size_t)(2 * (plan->p_tile + plan->q_tile) * R_STEP);
+    plan->scratch = (tile + ready + (size_t)fge_max(plan->p_tile, plan->q_tile)) * (size_t)plan->real->size + 4096;
 }
 
 typedef struct {
@@ -44,22 +44,41 @@ typedef struct {
     char transposed; /* in row-major terms */
 } view;
 
-/* rows [i0, i0 + n) by r [r0, r0 + r) of an operand (or r by columns where r_first), in place or made ready in `to` */
-static view block(const fge_plan *plan, const fge_operand *o, int64_t row0, int64_t rows, int64_t col0, int64_t cols, void *to,
+static void turn(const void *from, int64_t from_ld, int64_t rows, int64_t cols, int64_t size, void *to, int64_t to_ld) {
+    enum { SQUARE = 16 };
+    for (int64_t i0 = 0; i0 < rows; i0 += SQUARE)
+        for (int64_t j0 = 0; j0 < cols; j0 += SQUARE)
+            for (int64_t i = i0; i < fge_min(i0 + SQUARE, rows); i++)
+                for (int64_t j = j0; j < fge_min(j0 + SQUARE, cols); j++)
+                    if (size == 8)
+                        ((double *)to)[i * to_ld + j] = ((const double *)from)[j * from_ld + i];
+                    else
+                        ((float *)to)[i * to_ld + j] = ((const float *)from)[j * from_ld + i];
+}
+
+/* Rows by columns of an operand as the product sees it, in place or made ready in `to`, which has room for it twice. */
+static view block(const fge_plan *plan, const fge_operand *o, int64_t row0, int64_t rows, int64_t col0, int64_t cols, int small, char *to,
                   void *column_sums) {
-    if (readable(plan->gemm, o)) {
+    const int64_t size = plan->real->size;
+    const int in_place = readable(plan->gemm, o);
+    const int natural_by_rows = !in_place || (o->col_stride == 1 && o->row_stride >= o->cols);
+    const int by_rows = natural_by_rows != o->transposed; /* of the block */
+    view v;
+    if (in_place) {
         const int64_t rs = fge_operand_row_stride(o), cs = fge_operand_col_stride(o);
-        const void *data = (const char *)o->data + (row0 * rs + col0 * cs) * plan->real->size;
-        const int natural_by_rows = o->col_stride == 1 && o->row_stride >= o->cols;
         const int64_t ld = natural_by_rows ? o->row_stride : o->col_stride;
-        return (view){data, (int)fge_max(ld, 1), natural_by_rows != o->transposed ? 'N' : 'T'};
-    }
-    if (o->transposed) {
+        v = (view){(const char *)o->data + (row0 * rs + col0 * cs) * size, (int)fge_max(ld, 1), by_rows ? 'N' : 'T'};
+    } else if (o->transposed) {
         plan->real->read(o, col0, cols, row0, rows, to, rows, column_sums);
-        return (view){to, (int)rows, 'T'};
+        v = (view){to, (int)rows, 'T'};
+    } else {
+        plan->real->read(o, row0, rows, col0, cols, to, cols, column_sums);
+        v = (view){to, (int)cols, 'N'};
     }
-    plan->real->read(o, row0, rows, col0, cols, to, cols, column_sums);
-    return (view){to, (int)cols, 'N'};
+    if (!small || by_rows) return v;
+    char *turned = to + rows * cols * size;
+    turn(v.data, v.ld, rows, cols, size, turned, cols);
+    return (view){turned, (int)cols, 'N'};
 }
 
 /* c [p, q] = a . b + beta c, all row-major: as columns, c^T = b^T a^T. */
@@ -91,8 +110,8 @@ static void multiply(const fge_plan *plan, const fge_tile *t, const fge_epilogue
     const int64_t size = plan->real->size;
     const int is_double = size == 8, real_dtype = is_double ? FGE_FLOAT64 : FGE_FLOAT32;
     char *tile = scratch, *a_ready = tile + plan->p_tile * plan->q_tile * size;
-    char *b_ready = a_ready + (readable(g, &g->a) ? 0 : plan->p_tile * R_STEP * size);
-    char *block_sums = b_ready + (readable(g, &g->b) ? 0 : plan->q_tile * R_STEP * size);
+    char *b_ready = a_ready + 2 * plan->p_tile * R_STEP * size;
+    char *block_sums = b_ready + 2 * plan->q_tile * R_STEP * size;
     /* where the epilogue overwrites, BLAS may write the sums into out itself and the epilogue finishes them in place */
     const int in_place = epilogue->out_dtype == real_dtype && !epilogue->accumulate && epilogue->out_stride <= INT_MAX;
     char *c = in_place ? (char *)epilogue->out + (t->p0 * epilogue->out_stride + t->q0) * size : tile;
@@ -104,8 +123,9 @@ static void multiply(const fge_plan *plan, const fge_tile *t, const fge_epilogue
         for (int64_t i = 0; i < t->p; i++) memset(c + i * ldc * size, 0, (size_t)(t->q * size));
     for (int64_t r0 = 0; r0 < t->r; r0 += plan->r_step) {
         const int64_t r = fge_min(plan->r_step, t->r - r0);
-        const view a = block(plan, &g->a, t->p0, t->p, t->r0 + r0, r, a_ready, sums && g->sums_of_a ? block_sums : NULL);
-        const view b = block(plan, &g->b, t->r0 + r0, r, t->q0, t->q, b_ready, sums && !g->sums_of_a ? block_sums : NULL);
+        const int small = t->p * t->q * r <= SMALL_PRODUCT;
+        const view a = block(plan, &g->a, t->p0, t->p, t->r0 + r0, r, small, a_ready, sums && g->sums_of_a ? block_sums : NULL);
+        const view b = block(plan, &g->b, t->r0 + r0, r, t->q0, t->q, small, b_ready, sums && !g->sums_of_a ? block_sums : NULL);
         if (sums) collect(block_sums, sums, sums_length, is_double);
         const double beta = r0 > 0;
         gemm(is_double, (int)t->p, (int)t->q, (int)r, a, b, beta, c, (int)ldc);

@@ -22,48 +22,70 @@ static route route_of(const fge_plan *plan) {
     return PACKED;
 }
 
+/* The register tile and the panels of the product, of real's or of pairs' kernels. */
+typedef struct {
+    const fge_pair_kernels *pairs; /* or NULL */
+    int64_t mr, nr, unit;
+    int64_t r_unit;
+} panels;
+
+static panels panels_of(const fge_plan *plan) {
+    const fge_pair_kernels *pairs = fge_pairs_of(plan);
+    if (pairs) return (panels){pairs, pairs->mr, pairs->nr, pairs->unit, pairs->r_unit};
+    return (panels){NULL, plan->real->mr, plan->real->nr, plan->real->size, 1};
+}
+
+/* Where things lie in a thread's scratch, in bytes. */
+typedef struct {
+    int64_t b_panels, a_panel, ready, block_sums, kept, end;
+} layout;
+
+static layout layout_of(const fge_plan *plan, const panels *w) {
+    enum { SPARE = 64 }; /* packing stores whole vectors */
+    const int64_t size = plan->real->size, r_room = fge_round_up(plan->r_step, w->r_unit);
+    const int64_t p_room = fge_round_up(plan->p_tile, w->mr), q_room = fge_round_up(plan->q_tile, w->nr);
+    const int64_t tiles = plan->gemm->r > plan->r_step ? p_room * q_room : 2 * w->mr * w->nr;
+    layout at = {0};
+    at.a_panel = fge_round_up(q_room * r_room * w->unit + SPARE, 64);
+    at.ready = at.a_panel + fge_round_up(w->mr * r_room * w->unit + SPARE, 64);
+    at.block_sums = at.ready + fge_round_up(fge_max(w->mr, w->nr) * plan->r_step * size, 64);
+    at.kept = at.block_sums + fge_round_up(2 * fge_max(p_room, q_room) * size, 64);
+    at.end = at.kept + tiles * size;
+    return at;
+}
+
 enum { P_MOST = 256 };
 
 static void plan_tiles(fge_plan *plan, int64_t tasks) {
     const fge_gemm *g = plan->gemm;
-    const fge_real_kernels *real = plan->real;
-    const int64_t size = real->size, mr = real->mr, nr = real->nr;
     const fge_caches caches = fge_cache_sizes();
+    const panels w = panels_of(plan);
     plan->p_tile = fge_max(1, g->p);
     plan->q_tile = fge_max(1, g->q);
-    plan->r_step = fge_r_step(plan); /* a's panel in half of L1 */
+    plan->r_step = fge_r_step(plan);
     switch (route_of(plan)) {
     case VECTOR: fge_vector_plan(plan, tasks); return;
     case DIRECT:
-        plan->q_tile = fge_even_tile(g->q, fge_max(nr, fge_min(256, fge_ceil_div(g->q, tasks))), nr);
-        plan->scratch = (size_t)(mr * nr * size);
+        plan->q_tile = fge_even_tile(g->q, fge_max(w.nr, fge_min(256, fge_ceil_div(g->q, tasks))), w.nr);
+        plan->scratch = (size_t)(w.mr * w.nr * plan->real->size);
         return;
     case PACKED: break;
     }
-    /* b's panels in half of L2 */
-    const int64_t q_most = fge_max(nr, caches.l2 / 2 / (plan->r_step * fge_panel_unit(plan)) / nr * nr);
-    plan->q_tile = fge_even_tile(g->q, q_most, nr);
-    plan->p_tile = fge_even_tile(g->p, P_MOST, mr);
+    /* b's panels in half of L2, or in a quarter where sums stay there as well */
+    const int64_t room = w.pairs && g->r > plan->r_step ? caches.l2 / 4 : caches.l2 / 2;
+    const int64_t q_most = fge_max(w.nr, room / (plan->r_step * w.unit) / w.nr * w.nr);
+    plan->q_tile = fge_even_tile(g->q, q_most, w.nr);
+    plan->p_tile = fge_even_tile(g->p, P_MOST, w.mr);
     while (fge_ceil_div(g->p, plan->p_tile) * fge_ceil_div(g->q, plan->q_tile) < tasks) {
         /* packing costs a tile 1 / p_tile + 1 / q_tile of its work: halve the longer side, neither below 8 panels */
-        if (plan->p_tile >= plan->q_tile && plan->p_tile >= 16 * mr)
-            plan->p_tile = fge_even_tile(plan->p_tile, fge_ceil_div(plan->p_tile, 2), mr);
-        else if (plan->q_tile >= 8 * nr)
-            plan->q_tile = fge_even_tile(plan->q_tile, fge_ceil_div(plan->q_tile, 2), nr);
+        if (plan->p_tile >= plan->q_tile && plan->p_tile >= 16 * w.mr)
+            plan->p_tile = fge_even_tile(plan->p_tile, fge_ceil_div(plan->p_tile, 2), w.mr);
+        else if (plan->q_tile >= 8 * w.nr)
+            plan->q_tile = fge_even_tile(plan->q_tile, fge_ceil_div(plan->q_tile, 2), w.nr);
         else
             break;
     }
-    const int64_t q_room = fge_round_up(plan->q_tile, nr);
-    const int64_t keep = g->r > plan->r_step ? plan->p_tile * q_room : mr * nr;
-    plan->scratch = (size_t)((q_room * plan->r_step + nr /* b's panels */
-                              + mr * plan->r_step + nr  /* a's panel */
-                              + keep                    /* sums */
-                              + nr * plan->r_step       /* rows read before they are packed */
-                              + 2 * fge_max(plan->p_tile, q_room)) * size);
-}
-
-static const fge_bf16_kernels *pairs_of(const fge_plan *plan) {
-    return plan->gemm->dtype == FGE_BFLOAT16 ? plan->kernels->bf16 : NULL;
+    plan->scratch = (size_t)layout_of(plan, &w).end;
 }
 
 /* Part of an operand as a panel: rows of a (columns of b) [first, first + count) by r [r0, r0 + r), `width` wide. */
@@ -71,7 +93,7 @@ typedef struct {
     const fge_operand *operand;
     int along_r; /* the operand's natural rows run along r, to be turned; otherwise they run along the panel */
     int64_t first, count, r0, r;
-    int width;
+    int of_a;
     void *column_sums; /* NULL or REAL sums to add to */
 } panel;
 
@@ -90,49 +112,54 @@ static const void *in_place(const panel *p, int dtype) {
 
 static void pack_real(const fge_plan *plan, const panel *p, void *to, void *ready) {
     const fge_real_kernels *real = plan->real;
+    const int64_t width = p->of_a ? real->mr : real->nr;
     if (!p->along_r) { /* reading with ld = width packs */
-        if (p->count < p->width) memset(to, 0, (size_t)(p->width * p->r * real->size));
-        read_panel(plan, p, to, p->width);
+        if (p->count < width) memset(to, 0, (size_t)(width * p->r * real->size));
+        read_panel(plan, p, to, width);
         return;
     }
     const void *rows = in_place(p, real->size == 8 ? FGE_FLOAT64 : FGE_FLOAT32);
     const int64_t stride = rows ? p->operand->row_stride : p->r;
     if (!rows) read_panel(plan, p, ready, p->r);
-    (p->width == real->mr ? real->pack_a : real->pack_b)(rows ? rows : ready, stride, p->count, p->r, to);
+    (p->of_a ? real->pack_a : real->pack_b)(rows ? rows : ready, stride, p->count, p->r, to);
 }
-static void pack_pairs(const fge_plan *plan, const panel *p, void *to, void *ready) {
-    const fge_bf16_kernels *bf16 = plan->kernels->bf16;
-    const uint16_t *rows = in_place(p, FGE_BFLOAT16);
+static void pack_pairs(const fge_plan *plan, const fge_pair_kernels *pairs, const panel *p, void *to, void *ready) {
+    const uint16_t *rows = in_place(p, plan->gemm->dtype);
     int64_t stride = p->operand->row_stride;
     if (!rows) {
         /* floats first, for the derivative and the sums; narrowing them in place is exact */
         stride = p->along_r ? p->r : p->count;
         read_panel(plan, p, ready, stride);
-        bf16->narrow(ready, p->r * p->count, ready);
+        pairs->narrow(ready, p->r * p->count, ready);
         rows = ready;
     }
-    (p->along_r ? bf16->pack_along : bf16->pack_across)(rows, stride, p->count, p->r, p->width, to);
+    if (p->of_a)
+        (p->along_r ? pairs->pack_a_along : pairs->pack_a_across)(rows, stride, p->count, p->r, to);
+    else
+        (p->along_r ? pairs->pack_b_along : pairs->pack_b_across)(rows, stride, p->count, p->r, to);
 }
-static void pack(const fge_plan *plan, const panel *p, void *to, void *ready) {
-    (pairs_of(plan) ? pack_pairs : pack_real)(plan, p, to, ready);
+static void pack(const fge_plan *plan, const panels *w, const panel *p, void *to, void *ready) {
+    if (w->pairs)
+        pack_pairs(plan, w->pairs, p, to, ready);
+    else
+        pack_real(plan, p, to, ready);
 }
 
 /* b's panels. Natural rows across them are taken a few at a time over all panels, so that memory is read along its rows. */
-static void pack_b_panels(const fge_plan *plan, const fge_tile *t, int64_t r0, int64_t r, char *to, void *ready, char *column_sums) {
+static void pack_b_panels(const fge_plan *plan, const panels *w, const fge_tile *t, int64_t r0, int64_t r, char *to, void *ready,
+                          char *column_sums) {
     const fge_gemm *g = plan->gemm;
-    const int64_t nr = plan->real->nr, unit = fge_panel_unit(plan), r_room = fge_round_up(r, 2);
-    const int64_t rows = g->b.transposed ? fge_max(r, 1) : 32;
+    const int64_t r_room = fge_round_up(r, w->r_unit), rows = g->b.transposed ? fge_max(r, 1) : 32;
     for (int64_t l = 0; l < r; l += rows)
-        for (int64_t j = 0; j < t->q; j += nr) {
+        for (int64_t j = 0; j < t->q; j += w->nr) {
             const panel p = {.operand = &g->b,
                              .along_r = g->b.transposed,
                              .first = t->q0 + j,
-                             .count = fge_min(nr, t->q - j),
+                             .count = fge_min(w->nr, t->q - j),
                              .r0 = r0 + l,
                              .r = fge_min(rows, r - l),
-                             .width = (int)nr,
                              .column_sums = column_sums ? column_sums + j * plan->real->size : NULL};
-            pack(plan, &p, to + (j * r_room + l * nr) * unit, ready);
+            pack(plan, w, &p, to + (j * r_room + l * w->nr) * w->unit, ready);
         }
 }
 
@@ -152,25 +179,56 @@ static void prefetch_out(const fge_epilogue *e, int64_t row0, int64_t rows, int6
     prefetch_rows((const char *)e->out + (row0 * e->out_stride + col0) * size, e->out_stride * size, rows, cols * size);
 }
 
+/* Sums of pairs that are NaN, once more in float: a part of an infinity is NaN, its float isn't. Finite operands have finite sums
+ * (65504^2 times any length is within float's range), so this is about elements whose row or column holds an infinity or NaN. */
+static void mend_nan(const fge_plan *plan, const fge_tile *t, int64_t i, int64_t rows, int64_t j, int64_t cols, float *c, int64_t ldc) {
+    enum { MOST = 32, STEP = 64 };
+    const fge_gemm *g = plan->gemm;
+    const fge_real_kernels *real = plan->real;
+    float a[MOST * STEP], b[STEP * MOST], turned[MOST * STEP], sums[MOST * MOST];
+    memset(sums, 0, sizeof sums);
+    for (int64_t l = 0; l < t->r; l += STEP) {
+        const int64_t r = fge_min(STEP, t->r - l), r0 = t->r0 + l;
+        const int64_t a_row = g->a.transposed ? 1 : STEP, a_col = g->a.transposed ? MOST : 1;
+        if (g->a.transposed)
+            real->read(&g->a, r0, r, t->p0 + i, rows, a, MOST, NULL);
+        else
+            real->read(&g->a, t->p0 + i, rows, r0, r, a, STEP, NULL);
+        if (g->b.transposed) {
+            real->read(&g->b, t->q0 + j, cols, r0, r, turned, STEP, NULL);
+            for (int64_t col = 0; col < cols; col++)
+                for (int64_t k = 0; k < r; k++) b[k * MOST + col] = turned[col * STEP + k];
+        } else {
+            real->read(&g->b, r0, r, t->q0 + j, cols, b, MOST, NULL);
+        }
+        for (int64_t row = 0; row < rows; row += real->mr)
+            real->tile(r, a + row * a_row, a_row, a_col, b, MOST, sums + row * MOST, MOST, (int)fge_min(real->mr, rows - row), (int)cols, l > 0);
+    }
+    for (int64_t row = 0; row < rows; row++)
+        for (int64_t col = 0; col < cols; col++)
+            if (c[row * ldc + col] != c[row * ldc + col]) c[row * ldc + col] = sums[row * MOST + col];
+}
+
 static void multiply_packed(const fge_plan *plan, const fge_tile *t, const fge_epilogue *epilogue, double *sums, char *scratch) {
     const fge_gemm *g = plan->gemm;
     const fge_real_kernels *real = plan->real;
-    const fge_bf16_kernels *bf16 = pairs_of(plan);
-    const int64_t size = real->size, mr = real->mr, nr = real->nr, q_room = fge_round_up(t->q, nr), unit = fge_panel_unit(plan);
-    char *b_panels = scratch;
-    char *a_panel = b_panels + (fge_round_up(plan->q_tile, nr) * plan->r_step + nr) * size;
-    char *ready = a_panel + (mr * plan->r_step + nr) * size;
-    char *block_sums = ready + nr * plan->r_step * size;
-    char *kept = block_sums + 2 * fge_max(plan->p_tile, fge_round_up(plan->q_tile, nr)) * size;
+    const panels w = panels_of(plan);
+    const fge_pair_kernels *pairs = w.pairs;
+    const layout at = layout_of(plan, &w);
+    const int64_t size = real->size, mr = w.mr, nr = w.nr, q_room = fge_round_up(t->q, nr);
+    char *b_panels = scratch, *a_panel = scratch + at.a_panel, *ready = scratch + at.ready, *block_sums = scratch + at.block_sums;
     const int many_steps = t->r > plan->r_step;
     char *b_sums = sums && !g->sums_of_a ? block_sums : NULL, *a_sums = sums && g->sums_of_a ? block_sums : NULL;
     if (sums) memset(block_sums, 0, (size_t)((a_sums ? t->p : t->q) * size));
+    fge_pending pending = {.real = real, .epilogue = epilogue};
+    int turn = 0; /* a pending tile keeps one of two places */
+    if (pairs && pairs->begin) pairs->begin();
     int64_t r0 = 0;
     do {
         const int64_t r = fge_min(plan->r_step, t->r - r0);
-        const int64_t r_room = fge_round_up(r, 2);
+        const int64_t r_room = fge_round_up(r, w.r_unit);
         const int last = r0 + r >= t->r;
-        pack_b_panels(plan, t, t->r0 + r0, r, b_panels, ready, b_sums);
+        pack_b_panels(plan, &w, t, t->r0 + r0, r, b_panels, ready, b_sums);
         for (int64_t i = 0; i < t->p; i += mr) {
             const int64_t rows = fge_min(mr, t->p - i);
             const panel p = {.operand = &g->a,
@@ -179,25 +237,37 @@ static void multiply_packed(const fge_plan *plan, const fge_tile *t, const fge_e
                              .count = rows,
                              .r0 = t->r0 + r0,
                              .r = r,
-                             .width = (int)mr,
+                             .of_a = 1,
                              .column_sums = a_sums ? a_sums + i * size : NULL};
-            pack(plan, &p, a_panel, ready);
+            pack(plan, &w, &p, a_panel, ready);
             for (int64_t j = 0; j < t->q; j += nr) {
-                char *c = many_steps ? kept + (i * q_room + j) * size : kept;
+                const int64_t cols = fge_min(nr, t->q - j);
+                char *c = scratch + at.kept + (many_steps ? i * q_room + j : turn * mr * nr) * size;
                 const int64_t ldc = many_steps ? q_room : nr;
                 if (many_steps && r0 > 0) prefetch_rows(c, ldc * size, rows, nr * size);
-                if (last) prefetch_out(epilogue, t->p0 + i, rows, t->q0 + j, fge_min(nr, t->q - j));
-                const char *b = b_panels + j * r_room * unit;
-                if (bf16)
-                    bf16->tile(r_room / 2, (const uint16_t *)a_panel, (const uint16_t *)b, (float *)c, ldc, (int)rows, r0 > 0);
+                if (last) prefetch_out(epilogue, t->p0 + i, rows, t->q0 + j, cols);
+                const char *b = b_panels + j * r_room * w.unit;
+                if (pairs)
+                    pairs->tile(r, (const uint16_t *)a_panel, (const uint16_t *)b, (float *)c, ldc, (int)rows, r0 > 0, &pending);
                 else
                     real->tile(r, a_panel, 1, mr, b, nr, c, ldc, (int)rows, (int)nr, r0 > 0);
-                if (last) real->epilogue(epilogue, c, ldc, rows, fge_min(nr, t->q - j), t->p0 + i, t->q0 + j);
+                if (!last) continue;
+                if (pairs && pairs->any_nan && pairs->any_nan((float *)c, ldc, (int)rows))
+                    mend_nan(plan, t, i, rows, j, cols, (float *)c, ldc);
+                if (pairs && pairs->pipelined) {
+                    fge_pending_rows(&pending, mr);
+                    pending = (fge_pending){real, epilogue, (float *)c, ldc, rows, cols, t->p0 + i, t->q0 + j, 0};
+                    turn = !turn;
+                } else {
+                    real->epilogue(epilogue, c, ldc, rows, cols, t->p0 + i, t->q0 + j);
+                }
             }
         }
         if (sums) collect(plan, block_sums, sums, a_sums ? t->p : t->q);
         r0 += r;
     } while (r0 < t->r);
+    fge_pending_rows(&pending, mr);
+    if (pairs && pairs->end) pairs->end();
 }
 
 static void multiply_direct(const fge_plan *plan, const fge_tile *t, const fge_epilogue *epilogue, char *scratch) {

@@ -70,30 +70,49 @@ typedef struct {
     void (*vector_dots)(int64_t r, const void *x, const void *b, int dtype, int64_t b_col, int64_t cols, void *y);
 } fge_real_kernels;
 
-/* Kernels that multiply pairs of bfloat16 into float sums, with the register tile of f32. A panel holds pairs along r,
- * to[pair][row or column][2]; an odd r is filled up with a zero. They take denormals for zero, as the hardware does. */
+/* A tile of sums whose epilogue is still to come, from row `done` on. */
 typedef struct {
-    /* elements that are bfloat16 already, kept in floats */
+    const fge_real_kernels *real;
+    const fge_epilogue *epilogue;
+    float *sums;
+    int64_t ld, rows, cols, row0, col0, done;
+} fge_pending;
+
+/* Kernels that multiply pairs of half-precision elements into float sums. Panels have a layout of their own; r is filled up with
+ * zeros to a multiple of r_unit. bfloat16 denormals are taken for zero, as the hardware does. */
+typedef struct {
+    const char *what;       /* for show_config */
+    int mr, nr;             /* rows and columns of a register tile */
+    int unit;               /* bytes that an element takes in a panel */
+    int r_unit;
+    int r_least;            /* shorter sums are left to float kernels */
+    int pipelined;          /* `tile` finishes the pending tile; otherwise there is none */
+    /* floats that hold elements of the type, as such elements */
     void (*narrow)(const float *from, int64_t count, uint16_t *to);
-    /* one panel of `width` (mr or nr) from `count` rows that run along r; zeros behind the last. `to` needs 64 spare bytes */
-    void (*pack_along)(const uint16_t *from, int64_t stride, int64_t count, int64_t r, int width, uint16_t *to);
-    /* the same from r rows that run along the panel */
-    void (*pack_across)(const uint16_t *from, int64_t stride, int64_t count, int64_t r, int width, uint16_t *to);
-    /* c [rows <= mr, nr] (+)= a . b */
-    void (*tile)(int64_t pairs, const uint16_t *a, const uint16_t *b, float *c, int64_t ldc, int rows, int add);
-} fge_bf16_kernels;
+    /* one panel of mr (nr) rows from `count` that run along r (across it: r rows that run along the panel), zeros behind the
+     * last. `to` needs 64 spare bytes */
+    void (*pack_a_along)(const uint16_t *from, int64_t stride, int64_t count, int64_t r, uint16_t *to);
+    void (*pack_a_across)(const uint16_t *from, int64_t stride, int64_t count, int64_t r, uint16_t *to);
+    void (*pack_b_along)(const uint16_t *from, int64_t stride, int64_t count, int64_t r, uint16_t *to);
+    void (*pack_b_across)(const uint16_t *from, int64_t stride, int64_t count, int64_t r, uint16_t *to);
+    /* c [rows <= mr, nr] (+)= a . b; may write all mr rows of c */
+    void (*tile)(int64_t r, const uint16_t *a, const uint16_t *b, float *c, int64_t ldc, int rows, int add, fge_pending *pending);
+    /* NULL, or: rows of c with a NaN, which may stand for an infinity, so that it has to be computed again in float */
+    int (*any_nan)(const float *c, int64_t ldc, int rows);
+    void (*begin)(void), (*end)(void); /* around a thread's tiles, or NULL */
+} fge_pair_kernels;
 
 typedef struct {
     const char *name;
     fge_real_kernels f32, f64;
-    const fge_bf16_kernels *bf16; /* NULL: bfloat16 is widened */
+    const fge_pair_kernels *bf16, *f16; /* NULL: the type is widened */
     double (*peak)(int is_f32, double seconds); /* FLOP/s of the multiply-add units, one thread */
     /* widen and round `count` elements, for tests of the conversions */
     void (*convert)(const void *from, int from_dtype, void *to, int to_dtype, int64_t count);
 } fge_kernels;
 
-extern const fge_kernels fge_kernels_portable, fge_kernels_avx2, fge_kernels_avx512, fge_kernels_avx512_bf16;
-extern const fge_bf16_kernels fge_bf16_avx512;
+extern const fge_kernels fge_kernels_portable, fge_kernels_avx2, fge_kernels_avx512, fge_kernels_avx512_bf16, fge_kernels_amx;
+extern const fge_pair_kernels fge_pairs_bf16_avx512, fge_pairs_bf16_amx, fge_pairs_f16_amx;
 
 static inline int64_t fge_dtype_size(int dtype) { return dtype == FGE_FLOAT64 ? 8 : dtype == FGE_FLOAT32 ? 4 : 2; }
 static inline int fge_is_half(int dtype) { return dtype == FGE_FLOAT16 || dtype == FGE_BFLOAT16; }
@@ -101,6 +120,12 @@ static inline int64_t fge_min(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t fge_max(int64_t a, int64_t b) { return a > b ? a : b; }
 static inline int64_t fge_ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static inline int64_t fge_round_up(int64_t a, int64_t b) { return fge_ceil_div(a, b) * b; }
+static inline void fge_pending_rows(fge_pending *p, int64_t most) {
+    const int64_t rows = fge_min(most, p->rows - p->done);
+    if (rows <= 0) return;
+    p->real->epilogue(p->epilogue, p->sums + p->done * p->ld, p->ld, rows, p->cols, p->row0 + p->done, p->col0);
+    p->done += rows;
+}
 static inline const void *fge_at(const void *base, int64_t elements, int dtype) {
     return (const char *)base + elements * fge_dtype_size(dtype);
 }
