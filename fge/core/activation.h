@@ -56,22 +56,28 @@ static inline V FN(polynomial)(V x, const REAL *coefficients, int terms) {
 #undef EXP_HIGHEST
 #define EXP_LOWEST CHOOSE(-170.0f, -800.0)
 #define EXP_HIGHEST CHOOSE(80.0f, 80.0)
+/* Derivatives below exp(SLOPE_LOWEST) are taken for 0: their products would soon leave the normal range, where x86 is slow. */
+#undef SLOPE_LOWEST
+#define SLOPE_LOWEST CHOOSE(-60.0f, -600.0)
 static inline V FN(clamp)(V t, REAL low, REAL high) { return v_max(v_set1(low), v_min(v_set1(high), t)); }
 
-/* exp(high + low) = p * 2^n with p in about [0.7, 1.42]; returns p. ln 2 in two parts (Cody and Waite): n times the
+/* exp(high + low) = (p + *rest) * 2^n with p in about [0.7, 1.42]; returns p, and p alone where rest is NULL. ln 2 in two parts (Cody and Waite): n times the
  * first is exact. */
-static inline V FN(exp_parts)(V high, V low, V *n) {
+static inline V FN(exp_parts)(V high, V low, V *n, V *rest) {
     *n = v_round(v_mul(high, v_set1((REAL)1.4426950408889634)));
     V r = v_fnma(*n, v_set1(CHOOSE(0.693359375f, 6.93147180369123816490e-01)), high);
     r = v_add(v_fnma(*n, v_set1(CHOOSE(-2.12194440e-4f, 1.90821492927058770002e-10)), r), low);
-    return v_add(v_set1(1), v_fma(v_mul(r, r), POLYNOMIAL(r, EXP_REST), r));
+    const V beyond_one = v_fma(v_mul(r, r), POLYNOMIAL(r, EXP_REST), r), p = v_add(v_set1(1), beyond_one);
+    if (rest) *rest = v_sub(beyond_one, v_sub(p, v_set1(1)));
+    return p;
 }
 
 /* sigmoid(t) = q * 2^n for t = high + low, high clamped by the caller; returns q. 2^n stays apart so that a factor can
  * be multiplied in before a result below the normal range loses bits. */
+static inline V FN(one_and_exp)(V p, V n) { return v_add(v_set1(1), v_scale_normal(p, v_max(v_set1(FGE_NEAR_TINY), n))); }
 static inline V FN(sigmoid_parts)(V high, V low, V *n) {
-    const V p = FN(exp_parts)(high, low, n);
-    return v_div(p, v_add(v_set1(1), v_scale(p, *n)));
+    const V p = FN(exp_parts)(high, low, n, NULL);
+    return v_quotient(p, FN(one_and_exp)(p, *n));
 }
 /* z * sigmoid(high + low) where z and high grow together; z itself once the sigmoid is 1. */
 static inline V FN(times_sigmoid)(V z, V high, V low) {
@@ -80,12 +86,12 @@ static inline V FN(times_sigmoid)(V z, V high, V low) {
     const V product = v_scale(v_mul(v_max(v_set1(-1000), z), q), n);
     return v_select(v_gt(high, v_set1(45)), z, product);
 }
-/* sigmoid and its complement, each exact where it is small */
+/* sigmoid and its complement, each exact where it is small; t isn't below SLOPE_LOWEST */
 static inline V FN(sigmoid_both)(V t, V *complement) {
     V n;
-    const V p = FN(exp_parts)(t, v_set1(0), &n);
-    *complement = v_div(v_set1(1), v_add(v_set1(1), v_scale(p, n)));
-    return v_scale(v_mul(p, *complement), n);
+    const V p = FN(exp_parts)(t, v_set1(0), &n, NULL);
+    *complement = v_quotient(v_set1(1), FN(one_and_exp)(p, n));
+    return v_scale_normal(v_mul(p, *complement), n);
 }
 
 static inline V FN(none_forward)(V z, int half) { (void)half; return z; }
@@ -129,51 +135,68 @@ static inline V FN(gelu_derivative)(V z) {
     const V x = FN(clamp)(z, -GELU_FAR, GELU_FAR), square = v_mul(x, x);
     const V t = v_mul(x, v_fma(square, v_set1(GELU_B), v_set1(GELU_A)));
     V complement;
-    const V w = FN(sigmoid_both)(FN(clamp)(t, EXP_LOWEST, EXP_HIGHEST), &complement);
+    const V w = FN(sigmoid_both)(FN(clamp)(t, SLOPE_LOWEST, EXP_HIGHEST), &complement);
     const V slope = v_mul(x, v_fma(square, v_set1(3 * GELU_B), v_set1(GELU_A)));
-    return v_fma(v_mul(w, complement), slope, w);
+    return v_select(v_gt(v_set1(SLOPE_LOWEST), t), v_set1(0), v_fma(v_mul(w, complement), slope, w));
 }
 
 /* gelu_erf: z Phi(z), Phi the normal distribution. Phi(-a) = exp(-a^2/2) M(a), and (a + c) M(a) is a polynomial in
- * (a - c) / (a + c) (the Mills ratio is smooth on this map of [0, inf] to [-1, 1]). Answers M(a) exp(..) as q * 2^n, and
- * exp(-a^2/2) itself as *gauss * 2^n. */
+ * (a - c) / (a + c) = 1 - w (the Mills ratio is smooth on this map of [0, inf] to [-1, 1]). Answers Phi(-a) as (high + *low) * 2^n,
+ * and exp(-a^2/2) itself as *gauss * 2^n. There are four factors in z Phi(z), each with its own rounding: all but `half` carry what
+ * was rounded off along. */
 #undef NORMAL_FAR
 #define NORMAL_FAR CHOOSE(15, 40)
-static inline V FN(normal_tail)(V z, int half, V *gauss, V *n) {
+#undef NORMAL_SLOPE_FAR
+#define NORMAL_SLOPE_FAR CHOOSE(11, 34) /* where the derivative is below exp(SLOPE_LOWEST) */
+static inline V FN(normal_tail)(V z, REAL far, int half, V *low, V *gauss, V *n) {
     const V centre = v_set1(MILLS_CENTRE), twice = v_set1(2 * MILLS_CENTRE), one_by_twice = v_set1(1 / (REAL)(2 * MILLS_CENTRE));
-    const V a = v_min(v_set1(NORMAL_FAR), v_abs(z)), below = v_add(a, centre);
-    V w = v_div(twice, below); /* 1 - the argument */
-    if (!half) { /* the argument's error counts more than once: take back what the sum and the quotient lost */
-        const V part = v_sub(below, centre), lost = v_add(v_sub(a, part), v_sub(centre, v_sub(below, part)));
-        w = v_fma(v_fnma(w, lost, v_fnma(w, below, twice)), v_mul(w, one_by_twice), w);
+    const V a = v_min(v_set1(far), v_abs(z)), below = v_add(a, centre), w = v_quotient(twice, below);
+    V square_low, gauss_low;
+    const V square = v_product(a, a, &square_low), minus_half = v_set1((REAL)-0.5);
+    *gauss = FN(exp_parts)(v_mul(minus_half, square), v_mul(minus_half, square_low), n, &gauss_low);
+    const REAL coefficients[] = CHOOSE(MILLS_F32, MILLS_F64);
+    const int terms = CHOOSE(MILLS_F32_TERMS, MILLS_F64_TERMS);
+    V t = v_sub(v_set1(1), w), factor = v_mul(w, one_by_twice);
+    if (half) {
+        *low = v_set1(0);
+        return v_mul(v_mul(*gauss, FN(polynomial)(t, coefficients, terms)), factor);
     }
-    V low;
-    const V square = v_product(a, a, &low), minus_half = v_set1((REAL)-0.5);
-    *gauss = FN(exp_parts)(v_mul(minus_half, square), v_mul(minus_half, low), n);
-    const V mills = POLYNOMIAL(v_sub(v_set1(1), w), MILLS);
-    return v_mul(v_mul(*gauss, mills), v_mul(w, one_by_twice));
+    /* what the sum, the quotient and the difference lost */
+    const V part = v_sub(below, centre), lost = v_add(v_sub(a, part), v_sub(centre, v_sub(below, part)));
+    const V w_low = v_mul(v_fnma(w, lost, v_fnma(w, below, twice)), factor);
+    const V t_low = v_sub(v_sub(v_sub(v_set1(1), t), w), w_low), factor_low = v_mul(w_low, one_by_twice);
+    const V first = v_set1(coefficients[0]), rest = FN(polynomial)(v_add(t, t_low), coefficients + 1, terms - 1);
+    const V mills = v_fma(t, rest, first), mills_low = v_fma(t_low, rest, v_fma(t, rest, v_sub(first, mills)));
+    V product_low, high_low;
+    const V product = v_product(*gauss, mills, &product_low);
+    product_low = v_fma(*gauss, mills_low, v_fma(gauss_low, mills, product_low));
+    const V high = v_product(product, factor, &high_low);
+    *low = v_fma(product, factor_low, v_fma(product_low, factor, high_low));
+    return high;
 }
 static inline V FN(gelu_erf_forward)(V z, int half) {
-    V gauss, n;
-    const V tail = FN(normal_tail)(z, half, &gauss, &n);
-    const V left = v_scale(v_mul(v_max(v_set1(-NORMAL_FAR), z), tail), n);
-    const V right = v_mul(z, v_sub(v_set1(1), v_scale(tail, n)));
+    V low, gauss, n;
+    const V high = FN(normal_tail)(z, NORMAL_FAR, half, &low, &gauss, &n), x = v_max(v_set1(-NORMAL_FAR), z);
+    const V left = v_scale(v_fma(x, high, v_mul(x, low)), n);
+    const V far = v_max(v_set1(CHOOSE(-60, -200)), n); /* beyond, the tail is nothing beside 1 */
+    const V right = v_mul(z, v_sub(v_sub(v_set1(1), v_scale_normal(high, far)), v_scale_normal(low, far)));
     return v_select(v_gt(v_set1(0), z), left, right);
 }
 static inline V FN(gelu_erf_derivative)(V z) {
-    V gauss, n;
-    const V scaled = FN(normal_tail)(z, 1, &gauss, &n), tail = v_scale(scaled, n);
-    const V phi = v_mul(v_scale(gauss, n), v_set1((REAL)0.39894228040143267794)); /* 1 / sqrt(2 pi) */
+    V low, gauss, n;
+    const V scaled = FN(normal_tail)(z, NORMAL_SLOPE_FAR, 1, &low, &gauss, &n), tail = v_scale_normal(scaled, n);
+    const V phi = v_mul(v_scale_normal(gauss, n), v_set1((REAL)0.39894228040143267794)); /* 1 / sqrt(2 pi) */
     const V distribution = v_select(v_gt(v_set1(0), z), tail, v_sub(v_set1(1), tail));
-    return v_fma(FN(clamp)(z, -NORMAL_FAR, NORMAL_FAR), phi, distribution);
+    const V slope = v_fma(FN(clamp)(z, -NORMAL_SLOPE_FAR, NORMAL_SLOPE_FAR), phi, distribution);
+    return v_select(v_gt(v_set1(-NORMAL_SLOPE_FAR), z), v_set1(0), slope);
 }
 
 static inline V FN(silu_forward)(V z, int half) { (void)half; return FN(times_sigmoid)(z, z, v_set1(0)); }
 static inline V FN(silu_derivative)(V z) {
-    const V t = FN(clamp)(z, EXP_LOWEST, EXP_HIGHEST);
+    const V t = FN(clamp)(z, SLOPE_LOWEST, EXP_HIGHEST);
     V complement;
     const V w = FN(sigmoid_both)(t, &complement);
-    return v_fma(v_mul(w, complement), t, w);
+    return v_select(v_gt(v_set1(SLOPE_LOWEST), z), v_set1(0), v_fma(v_mul(w, complement), t, w));
 }
 
 static inline V FN(sigmoid_forward)(V z, int half) {
@@ -190,8 +213,8 @@ static inline V FN(tanh_forward)(V z, int half) {
     const V a = v_abs(z), square = v_mul(z, z);
     const V near = v_fma(v_mul(z, square), POLYNOMIAL(square, TANH_REST), z);
     V n;
-    const V p = FN(exp_parts)(v_min(v_set1(EXP_HIGHEST), v_add(a, a)), v_set1(0), &n);
-    const V far = v_sub(v_set1(1), v_div(v_set1(2), v_add(v_scale(p, n), v_set1(1))));
+    const V p = FN(exp_parts)(v_min(v_set1(EXP_HIGHEST), v_add(a, a)), v_set1(0), &n, NULL);
+    const V far = v_sub(v_set1(1), v_quotient(v_set1(2), v_add(v_scale_normal(p, n), v_set1(1))));
     return v_select(v_gt(a, v_set1((REAL)0.625)), v_copysign(far, z), near);
 }
 static inline V FN(tanh_derivative)(V out) { return v_mul(v_sub(v_set1(1), out), v_add(v_set1(1), out)); }

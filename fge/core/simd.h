@@ -8,11 +8,16 @@
  *   v_max, v_min   answer their second operand where either is NaN (as x86 does), so that max(limit, z) keeps NaN
  *   v_fma          a * b + c, one rounding where the hardware has it
  *   v_product      a * b, exactly, as a sum of two
- *   v_scale        x * 2^n, n integral and |n| <= 2 * the largest exponent, one rounding (two below the normal range)
+ *   v_quotient     a / b within a unit in the last place, for a and b in the middle of the range
+ *   v_scale        x * 2^n, n integral and x * 2^(n + 149) normal (1074 for double); v_scale_normal: the result is normal. Results below the normal range are made
+ *                  from integers: where arithmetic gives such numbers, x86 takes a hundred times as long
  *   v_load_n       n <= W lanes, zeros behind; v_store_n writes n lanes
  *   transpose      of W vectors, in place (a function, FN(transpose))
  *   v_bits         lane mask as an integer, lane 0 in bit 0; v_from_bits is its inverse
  */
+/* v_scale looks for results below the normal range where n is below this; factors are at least 2^-20 (2^-100 for double) there. */
+#undef FGE_NEAR_TINY
+#define FGE_NEAR_TINY (REAL_IS_F32 ? -100 : -900)
 #undef V
 #undef W
 #undef VM
@@ -25,6 +30,7 @@
 #undef v_sub
 #undef v_mul
 #undef v_div
+#undef v_quotient
 #undef v_fma
 #undef v_fnma
 #undef v_max
@@ -33,6 +39,7 @@
 #undef v_select
 #undef v_round
 #undef v_scale
+#undef v_scale_normal
 #undef v_bits
 #undef v_from_bits
 #undef v_keep
@@ -62,7 +69,8 @@
 #define v_gt(a, b) _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ)
 #define v_select(m, a, b) _mm512_mask_blend_ps(m, b, a)
 #define v_round(a) _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
-#define v_scale(x, n) _mm512_scalef_ps(x, n)
+#define v_scale(x, n) avx512_scale32(x, n)
+#define v_scale_normal(x, n) _mm512_scalef_ps(x, n)
 #define v_bits(m) ((unsigned)(m))
 #define v_from_bits(b) ((__mmask16)(b))
 #define v_keep(m, a) _mm512_maskz_mov_ps(m, a)
@@ -70,6 +78,24 @@
 #define v_copysign(a, s) \
     _mm512_castsi512_ps(_mm512_ternarylogic_epi32(_mm512_set1_epi32((int)0x80000000u), _mm512_castps_si512(s), \
                                                   _mm512_castps_si512(a), 0xca))
+#define v_quotient(a, b) avx512_quotient32(a, b)
+/* Newton's step on the reciprocal and one on the quotient: half the time of a division. */
+static inline __m512 avx512_quotient32(__m512 a, __m512 b) {
+    __m512 reciprocal = _mm512_rcp14_ps(b);
+    reciprocal = _mm512_fmadd_ps(_mm512_fnmadd_ps(b, reciprocal, _mm512_set1_ps(1)), reciprocal, reciprocal);
+    const __m512 quotient = _mm512_mul_ps(a, reciprocal);
+    return _mm512_fmadd_ps(_mm512_fnmadd_ps(b, quotient, a), reciprocal, quotient);
+}
+static inline __m512 avx512_scale32(__m512 x, __m512 n) {
+    const __mmask16 near = _mm512_cmp_ps_mask(n, _mm512_set1_ps(FGE_NEAR_TINY), _CMP_LT_OQ);
+    if (__builtin_expect(near == 0, 1)) return _mm512_scalef_ps(x, n);
+    const __m512 steps = _mm512_scalef_ps(_mm512_abs_ps(x), _mm512_add_ps(n, _mm512_set1_ps(149))), one = _mm512_set1_ps(0x1p23f);
+    const __mmask16 tiny = _mm512_mask_cmp_ps_mask(near, steps, one, _CMP_LT_OQ);
+    const __m512i bits = _mm512_sub_epi32(_mm512_castps_si512(_mm512_add_ps(steps, one)), _mm512_castps_si512(one));
+    const __m512i sign = _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32((int)0x80000000u));
+    const __m512 normal = _mm512_scalef_ps(x, _mm512_maskz_mov_ps((__mmask16)~tiny, n));
+    return _mm512_mask_mov_ps(normal, tiny, _mm512_castsi512_ps(_mm512_or_si512(bits, sign)));
+}
 #else
 #define V __m512d
 #define W 8
@@ -90,7 +116,8 @@
 #define v_gt(a, b) _mm512_cmp_pd_mask(a, b, _CMP_GT_OQ)
 #define v_select(m, a, b) _mm512_mask_blend_pd(m, b, a)
 #define v_round(a) _mm512_roundscale_pd(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
-#define v_scale(x, n) _mm512_scalef_pd(x, n)
+#define v_scale(x, n) avx512_scale64(x, n)
+#define v_scale_normal(x, n) _mm512_scalef_pd(x, n)
 #define v_bits(m) ((unsigned)(m))
 #define v_from_bits(b) ((__mmask8)(b))
 #define v_keep(m, a) _mm512_maskz_mov_pd(m, a)
@@ -98,6 +125,17 @@
 #define v_copysign(a, s) \
     _mm512_castsi512_pd(_mm512_ternarylogic_epi64(_mm512_set1_epi64((long long)0x8000000000000000ull), \
                                                   _mm512_castpd_si512(s), _mm512_castpd_si512(a), 0xca))
+#define v_quotient(a, b) v_div(a, b)
+static inline __m512d avx512_scale64(__m512d x, __m512d n) {
+    const __mmask8 near = _mm512_cmp_pd_mask(n, _mm512_set1_pd(FGE_NEAR_TINY), _CMP_LT_OQ);
+    if (__builtin_expect(near == 0, 1)) return _mm512_scalef_pd(x, n);
+    const __m512d steps = _mm512_scalef_pd(_mm512_abs_pd(x), _mm512_add_pd(n, _mm512_set1_pd(1074))), one = _mm512_set1_pd(0x1p52);
+    const __mmask8 tiny = _mm512_mask_cmp_pd_mask(near, steps, one, _CMP_LT_OQ);
+    const __m512i bits = _mm512_sub_epi64(_mm512_castpd_si512(_mm512_add_pd(steps, one)), _mm512_castpd_si512(one));
+    const __m512i sign = _mm512_and_si512(_mm512_castpd_si512(x), _mm512_set1_epi64((long long)0x8000000000000000ull));
+    const __m512d normal = _mm512_scalef_pd(x, _mm512_maskz_mov_pd((__mmask8)~tiny, n));
+    return _mm512_mask_mov_pd(normal, tiny, _mm512_castsi512_pd(_mm512_or_si512(bits, sign)));
+}
 #endif
 
 #elif defined(FGE_ISA_AVX2)
@@ -114,6 +152,7 @@
 #define v_sub(a, b) _mm256_sub_ps(a, b)
 #define v_mul(a, b) _mm256_mul_ps(a, b)
 #define v_div(a, b) _mm256_div_ps(a, b)
+#define v_quotient(a, b) v_div(a, b)
 #define v_fma(a, b, c) _mm256_fmadd_ps(a, b, c)
 #define v_fnma(a, b, c) _mm256_fnmadd_ps(a, b, c)
 #define v_max(a, b) _mm256_max_ps(a, b)
@@ -122,6 +161,7 @@
 #define v_select(m, a, b) _mm256_blendv_ps(b, a, m)
 #define v_round(a) _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
 #define v_scale(x, n) avx2_scale32(x, n)
+#define v_scale_normal(x, n) avx2_scaled32(x, n)
 #define v_bits(m) ((unsigned)_mm256_movemask_ps(m))
 #define v_from_bits(b) avx2_from_bits32(b)
 #define v_keep(m, a) _mm256_and_ps(m, a)
@@ -136,12 +176,22 @@ static inline __m256 avx2_from_bits32(unsigned bits) {
     const __m256i each = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
     return _mm256_castsi256_ps(_mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32((int)bits), each), each));
 }
-/* In two steps, so that results below the normal range and factors above 2^127 come out right. */
-static inline __m256 avx2_scale32(__m256 x, __m256 n) {
+/* In two steps, for factors above 2^127. */
+static inline __m256 avx2_scaled32(__m256 x, __m256 n) {
     const __m256i whole = _mm256_cvtps_epi32(n), half = _mm256_srai_epi32(whole, 1);
     const __m256i rest = _mm256_sub_epi32(whole, half), bias = _mm256_set1_epi32(127);
     x = _mm256_mul_ps(x, _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(half, bias), 23)));
     return _mm256_mul_ps(x, _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(rest, bias), 23)));
+}
+static inline __m256 avx2_scale32(__m256 x, __m256 n) {
+    const __m256 near = _mm256_cmp_ps(n, _mm256_set1_ps(FGE_NEAR_TINY), _CMP_LT_OQ);
+    if (__builtin_expect(_mm256_movemask_ps(near) == 0, 1)) return avx2_scaled32(x, n);
+    const __m256 signs = _mm256_set1_ps(-0.0f), one = _mm256_set1_ps(0x1p23f);
+    const __m256 steps = avx2_scaled32(_mm256_andnot_ps(signs, x), _mm256_add_ps(n, _mm256_set1_ps(149)));
+    const __m256 tiny = _mm256_and_ps(near, _mm256_cmp_ps(steps, one, _CMP_LT_OQ));
+    const __m256i bits = _mm256_sub_epi32(_mm256_castps_si256(_mm256_add_ps(steps, one)), _mm256_castps_si256(one));
+    const __m256 normal = avx2_scaled32(x, _mm256_andnot_ps(tiny, n));
+    return _mm256_blendv_ps(normal, _mm256_or_ps(_mm256_castsi256_ps(bits), _mm256_and_ps(signs, x)), tiny);
 }
 #else
 #define V __m256d
@@ -156,6 +206,7 @@ static inline __m256 avx2_scale32(__m256 x, __m256 n) {
 #define v_sub(a, b) _mm256_sub_pd(a, b)
 #define v_mul(a, b) _mm256_mul_pd(a, b)
 #define v_div(a, b) _mm256_div_pd(a, b)
+#define v_quotient(a, b) v_div(a, b)
 #define v_fma(a, b, c) _mm256_fmadd_pd(a, b, c)
 #define v_fnma(a, b, c) _mm256_fnmadd_pd(a, b, c)
 #define v_max(a, b) _mm256_max_pd(a, b)
@@ -164,6 +215,7 @@ static inline __m256 avx2_scale32(__m256 x, __m256 n) {
 #define v_select(m, a, b) _mm256_blendv_pd(b, a, m)
 #define v_round(a) _mm256_round_pd(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
 #define v_scale(x, n) avx2_scale64(x, n)
+#define v_scale_normal(x, n) avx2_scaled64(x, n)
 #define v_bits(m) ((unsigned)_mm256_movemask_pd(m))
 #define v_from_bits(b) avx2_from_bits64(b)
 #define v_keep(m, a) _mm256_and_pd(m, a)
@@ -178,12 +230,22 @@ static inline __m256d avx2_from_bits64(unsigned bits) {
     const __m256i each = _mm256_setr_epi64x(1, 2, 4, 8);
     return _mm256_castsi256_pd(_mm256_cmpeq_epi64(_mm256_and_si256(_mm256_set1_epi64x(bits), each), each));
 }
-static inline __m256d avx2_scale64(__m256d x, __m256d n) {
+static inline __m256d avx2_scaled64(__m256d x, __m256d n) {
     const __m128i whole = _mm256_cvtpd_epi32(n), half = _mm_srai_epi32(whole, 1), rest = _mm_sub_epi32(whole, half);
     const __m256i bias = _mm256_set1_epi64x(1023);
     const __m256i first = _mm256_slli_epi64(_mm256_add_epi64(_mm256_cvtepi32_epi64(half), bias), 52);
     const __m256i second = _mm256_slli_epi64(_mm256_add_epi64(_mm256_cvtepi32_epi64(rest), bias), 52);
     return _mm256_mul_pd(_mm256_mul_pd(x, _mm256_castsi256_pd(first)), _mm256_castsi256_pd(second));
+}
+static inline __m256d avx2_scale64(__m256d x, __m256d n) {
+    const __m256d near = _mm256_cmp_pd(n, _mm256_set1_pd(FGE_NEAR_TINY), _CMP_LT_OQ);
+    if (__builtin_expect(_mm256_movemask_pd(near) == 0, 1)) return avx2_scaled64(x, n);
+    const __m256d signs = _mm256_set1_pd(-0.0), one = _mm256_set1_pd(0x1p52);
+    const __m256d steps = avx2_scaled64(_mm256_andnot_pd(signs, x), _mm256_add_pd(n, _mm256_set1_pd(1074)));
+    const __m256d tiny = _mm256_and_pd(near, _mm256_cmp_pd(steps, one, _CMP_LT_OQ));
+    const __m256i bits = _mm256_sub_epi64(_mm256_castpd_si256(_mm256_add_pd(steps, one)), _mm256_castpd_si256(one));
+    const __m256d normal = avx2_scaled64(x, _mm256_andnot_pd(tiny, n));
+    return _mm256_blendv_pd(normal, _mm256_or_pd(_mm256_castsi256_pd(bits), _mm256_and_pd(signs, x)), tiny);
 }
 #endif
 
@@ -212,6 +274,7 @@ typedef int64_t portable_i64 __attribute__((vector_size(16)));
 #define v_sub(a, b) ((a) - (b))
 #define v_mul(a, b) ((a) * (b))
 #define v_div(a, b) ((a) / (b))
+#define v_quotient(a, b) v_div(a, b)
 #define v_fma(a, b, c) P_(portable_fma)(a, b, c)
 #define v_fnma(a, b, c) P_(portable_fma)(-(a), b, c)
 #define v_max(a, b) v_select(v_gt(a, b), a, b)
@@ -220,6 +283,7 @@ typedef int64_t portable_i64 __attribute__((vector_size(16)));
 #define v_select(m, a, b) P_(portable_select)(m, a, b)
 #define v_round(a) P_(portable_round)(a)
 #define v_scale(x, n) P_(portable_scale)(x, n)
+#define v_scale_normal(x, n) v_scale(x, n)
 #define v_bits(m) P_(portable_bits)(m)
 #define v_from_bits(b) P_(portable_from_bits)(b)
 #define v_keep(m, a) ((V)((m) & (VM)(a)))
