@@ -54,11 +54,38 @@ static layout layout_of(const fge_plan *plan, const panels *w) {
     return at;
 }
 
-enum { P_MOST = 256 };
+/* Tiles for the packed route. b's panels stay in L2, and so do the sums where r takes several steps. An operand with a derivative is
+ * costly to make ready, once for each tile along the other side of the result: that side is kept whole as far as there is room. */
+enum { P_REAL = 256, P_PAIRS = 512, SIDE_LEAST = 112 };
+
+static void plan_packed(fge_plan *plan, const panels *w, int64_t tasks) {
+    const fge_gemm *g = plan->gemm;
+    const int64_t room = fge_cache_sizes().l2 * 3 / 4, b_column = plan->r_step * w->unit;
+    const int64_t kept = g->r > plan->r_step ? plan->real->size : 0; /* bytes of each sum */
+    const int a_derived = g->a.activation != 0, b_derived = g->b.activation != 0;
+    const int64_t p_usual = w->pairs ? P_PAIRS : P_REAL; /* packing b is the dearer, the faster the multiplication */
+    int64_t p_most = p_usual;
+    if (a_derived && !b_derived && kept) p_most = SIDE_LEAST;
+    if (b_derived && !a_derived) p_most = kept ? fge_max(p_usual, (room / SIDE_LEAST - b_column) / kept) : g->p;
+    plan->p_tile = fge_even_tile(g->p, p_most, w->mr);
+    const int64_t q_most = fge_max(w->nr, room / (b_column + plan->p_tile * kept) / w->nr * w->nr);
+    plan->q_tile = fge_even_tile(g->q, q_most, w->nr);
+    /* more tasks: packing costs a tile 1 / p_tile + 1 / q_tile of its work, so halve the longer side, or the one along the derivative */
+    while (fge_ceil_div(g->p, plan->p_tile) * fge_ceil_div(g->q, plan->q_tile) < tasks) {
+        const int p_first = a_derived || (!b_derived && plan->p_tile >= plan->q_tile);
+        const int p_can = plan->p_tile >= 2 * SIDE_LEAST, q_can = plan->q_tile >= 2 * SIDE_LEAST;
+        if (p_can && (p_first || !q_can))
+            plan->p_tile = fge_even_tile(plan->p_tile, fge_ceil_div(plan->p_tile, 2), w->mr);
+        else if (q_can)
+            plan->q_tile = fge_even_tile(plan->q_tile, fge_ceil_div(plan->q_tile, 2), w->nr);
+        else
+            break;
+    }
+    plan->scratch = (size_t)layout_of(plan, w).end;
+}
 
 static void plan_tiles(fge_plan *plan, int64_t tasks) {
     const fge_gemm *g = plan->gemm;
-    const fge_caches caches = fge_cache_sizes();
     const panels w = panels_of(plan);
     plan->p_tile = fge_max(1, g->p);
     plan->q_tile = fge_max(1, g->q);
@@ -69,23 +96,8 @@ static void plan_tiles(fge_plan *plan, int64_t tasks) {
         plan->q_tile = fge_even_tile(g->q, fge_max(w.nr, fge_min(256, fge_ceil_div(g->q, tasks))), w.nr);
         plan->scratch = (size_t)(w.mr * w.nr * plan->real->size);
         return;
-    case PACKED: break;
+    case PACKED: plan_packed(plan, &w, tasks); return;
     }
-    /* b's panels in half of L2, or in a quarter where sums stay there as well */
-    const int64_t room = w.pairs && g->r > plan->r_step ? caches.l2 / 4 : caches.l2 / 2;
-    const int64_t q_most = fge_max(w.nr, room / (plan->r_step * w.unit) / w.nr * w.nr);
-    plan->q_tile = fge_even_tile(g->q, q_most, w.nr);
-    plan->p_tile = fge_even_tile(g->p, P_MOST, w.mr);
-    while (fge_ceil_div(g->p, plan->p_tile) * fge_ceil_div(g->q, plan->q_tile) < tasks) {
-        /* packing costs a tile 1 / p_tile + 1 / q_tile of its work: halve the longer side, neither below 8 panels */
-        if (plan->p_tile >= plan->q_tile && plan->p_tile >= 16 * w.mr)
-            plan->p_tile = fge_even_tile(plan->p_tile, fge_ceil_div(plan->p_tile, 2), w.mr);
-        else if (plan->q_tile >= 8 * w.nr)
-            plan->q_tile = fge_even_tile(plan->q_tile, fge_ceil_div(plan->q_tile, 2), w.nr);
-        else
-            break;
-    }
-    plan->scratch = (size_t)layout_of(plan, &w).end;
 }
 
 /* Part of an operand as a panel: rows of a (columns of b) [first, first + count) by r [r0, r0 + r), `width` wide. */
@@ -123,20 +135,30 @@ static void pack_real(const fge_plan *plan, const panel *p, void *to, void *read
     if (!rows) read_panel(plan, p, ready, p->r);
     (p->of_a ? real->pack_a : real->pack_b)(rows ? rows : ready, stride, p->count, p->r, to);
 }
+static void pack_halves(const fge_pair_kernels *pairs, const panel *p, const uint16_t *rows, int64_t stride, int64_t r, void *to) {
+    if (p->of_a)
+        (p->along_r ? pairs->pack_a_along : pairs->pack_a_across)(rows, stride, p->count, r, to);
+    else
+        (p->along_r ? pairs->pack_b_along : pairs->pack_b_across)(rows, stride, p->count, r, to);
+}
 static void pack_pairs(const fge_plan *plan, const fge_pair_kernels *pairs, const panel *p, void *to, void *ready) {
     const uint16_t *rows = in_place(p, plan->gemm->dtype);
-    int64_t stride = p->operand->row_stride;
-    if (!rows) {
-        /* floats first, for the derivative and the sums; narrowing them in place is exact */
-        stride = p->along_r ? p->r : p->count;
-        read_panel(plan, p, ready, stride);
-        pairs->narrow(ready, p->r * p->count, ready);
-        rows = ready;
+    if (rows) {
+        pack_halves(pairs, p, rows, p->operand->row_stride, p->r, to);
+        return;
     }
-    if (p->of_a)
-        (p->along_r ? pairs->pack_a_along : pairs->pack_a_across)(rows, stride, p->count, p->r, to);
-    else
-        (p->along_r ? pairs->pack_b_along : pairs->pack_b_across)(rows, stride, p->count, p->r, to);
+    /* floats first, for the derivative and the sums; narrowing them in place is exact. A part of r at a time stays in L1 */
+    enum { PART = 128 };
+    const int64_t width = p->of_a ? pairs->mr : pairs->nr;
+    for (int64_t l = 0; l < p->r; l += PART) {
+        panel part = *p;
+        part.r0 += l;
+        part.r = fge_min(PART, p->r - l);
+        const int64_t stride = p->along_r ? part.r : p->count;
+        read_panel(plan, &part, ready, stride);
+        pairs->narrow(ready, part.r * p->count, ready);
+        pack_halves(pairs, p, ready, stride, part.r, (char *)to + l * width * pairs->unit);
+    }
 }
 static void pack(const fge_plan *plan, const panels *w, const panel *p, void *to, void *ready) {
     if (w->pairs)

@@ -115,18 +115,16 @@ static void begin(void) { _tile_loadconfig(&tile_config); }
 static void end(void) { _tile_release(); }
 
 /* Tiles 0 to 3 are sums, 4 and 5 rows of a, 6 and 7 columns of b. */
-#define LOAD_A(at) \
-    _tile_loadd(4, at, 64); \
-    if (tall) _tile_loadd(5, (at) + BLOCK / 2, 64);
-#define LOAD_B(at) \
-    _tile_loadd(6, at, 128); \
-    _tile_loadd(7, (at) + 32, 128);
-#define MULTIPLY() \
-    _tile_dpbf16ps(0, 4, 6); \
-    _tile_dpbf16ps(1, 4, 7); \
-    if (tall) { \
-        _tile_dpbf16ps(2, 5, 6); \
-        _tile_dpbf16ps(3, 5, 7); \
+#define MULTIPLY(at_a, at_b)                                 \
+    _tile_loadd(4, at_a, 64);                                \
+    _tile_loadd(6, at_b, 128);                               \
+    _tile_dpbf16ps(0, 4, 6);                                 \
+    _tile_loadd(7, (at_b) + 32, 128);                        \
+    _tile_dpbf16ps(1, 4, 7);                                 \
+    if (tall) {                                              \
+        _tile_loadd(5, (at_a) + BLOCK / 2, 64);              \
+        _tile_dpbf16ps(2, 5, 6);                             \
+        _tile_dpbf16ps(3, 5, 7);                             \
     }
 
 static inline ALWAYS_INLINE void tile(int64_t r, const uint16_t *a, const uint16_t *b, float *c, int64_t ldc, int tall, int add, int is_f16,
@@ -151,17 +149,11 @@ static inline ALWAYS_INLINE void tile(int64_t r, const uint16_t *a, const uint16
     }
     for (int64_t l = 0; l < blocks; l++, a += BLOCK * (1 + is_f16), b += BLOCK * (1 + is_f16)) {
         if (is_f16) {
-            LOAD_A(a)
-            LOAD_B(b + BLOCK)
-            MULTIPLY()
-            LOAD_B(b)
-            MULTIPLY()
-            LOAD_A(a + BLOCK)
-            MULTIPLY()
+            MULTIPLY(a, b + BLOCK)
+            MULTIPLY(a, b)
+            MULTIPLY(a + BLOCK, b)
         } else {
-            LOAD_A(a)
-            LOAD_B(b)
-            MULTIPLY()
+            MULTIPLY(a, b)
         }
         if (finish) fge_pending_rows(pending, finish);
     }
