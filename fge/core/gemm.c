@@ -17,8 +17,8 @@ int64_t fge_even_tile(int64_t length, int64_t most, int64_t unit) {
 int64_t fge_r_step(const fge_plan *plan) {
     const fge_pair_kernels *pairs = fge_pairs_of(plan);
     const int64_t l1 = fge_cache_sizes().l1;
-    /* mr rows of a in L1, with room for what else goes through it */
-    if (pairs) return fge_even_tile(plan->gemm->r, l1 * 2 / 3 / (pairs->mr * pairs->unit), fge_max(8, pairs->r_unit));
+    /* mr rows of a in half of L1. Tiles of pairs come out of L2 as fast as they are multiplied: longer steps, fewer sums kept */
+    if (pairs) return fge_even_tile(plan->gemm->r, l1 * 4 / 3 / (pairs->mr * pairs->unit), fge_max(8, pairs->r_unit));
     return fge_even_tile(plan->gemm->r, l1 / 2 / (plan->real->mr * plan->real->size), 8);
 }
 
