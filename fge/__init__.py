@@ -1,7 +1,7 @@
 """fge: out = act(x @ y + bias) in one pass on CPUs, with the reserve that its backward needs.
 
-    out, reserve = fge.fused_gemm_epilogue(x, y, bias, activation="gelu")
-    x_grad, y_grad, bias_grad = fge.fused_gemm_epilogue_grad(x, y, reserve, out_grad, activation="gelu")
+out, reserve = fge.fused_gemm_epilogue(x, y, bias, activation="gelu")
+x_grad, y_grad, bias_grad = fge.fused_gemm_epilogue_grad(x, y, reserve, out_grad, activation="gelu")
 """
 
 from fge import _blas  # noqa: F401  (hands scipy's BLAS to the core)

@@ -10,7 +10,9 @@ def unpack_relu_bits(bits, n):
     if not isinstance(bits, np.ndarray) or bits.dtype != np.uint8:
         raise TypeError(f"bits is {_describe(bits)}; it must be a uint8 array")
     if bits.ndim != 2 or bits.shape[1] != relu_bits_shape(0, n)[1]:
-        raise ValueError(f"bits has shape {bits.shape}; for n = {n} it must have shape (M, {relu_bits_shape(0, n)[1]})")
+        raise ValueError(
+            f"bits has shape {bits.shape}; for n = {n} it must have shape (M, {relu_bits_shape(0, n)[1]})"
+        )
     return np.unpackbits(bits, axis=1, count=n, bitorder="little").astype(bool)
 
 

@@ -46,7 +46,10 @@ def _quota_at(folder, version_2):
     if version_2:
         quota, _, period = _read(os.path.join(folder, "cpu.max")).partition(" ")
     else:
-        quota, period = _read(os.path.join(folder, "cpu.cfs_quota_us")), _read(os.path.join(folder, "cpu.cfs_period_us"))
+        quota, period = (
+            _read(os.path.join(folder, "cpu.cfs_quota_us")),
+            _read(os.path.join(folder, "cpu.cfs_period_us")),
+        )
     try:
         return int(quota) / int(period) if int(quota) > 0 else None
     except (ValueError, ZeroDivisionError):

@@ -36,7 +36,11 @@ def _environment_threads():
         if first.isdecimal() and int(first) > 0:
             return int(first), name
         if name == "FGE_NUM_THREADS":
-            warnings.warn(f"FGE_NUM_THREADS is {text!r}, not a positive whole number; it is ignored", RuntimeWarning, stacklevel=2)
+            warnings.warn(
+                f"FGE_NUM_THREADS is {text!r}, not a positive whole number; it is ignored",
+                RuntimeWarning,
+                stacklevel=2,
+            )
     return _cpus.usable(), "CPUs that the process may use"
 
 
@@ -63,7 +67,9 @@ def _force_isa(name, source):
     if not _kernels.force_isa(name):
         lacking = dict(_kernels.isas())
         if name in lacking:
-            raise RuntimeError(f"{source} is {name!r}, but this CPU lacks {lacking[name]}; it has {', '.join(isas())}")
+            raise RuntimeError(
+                f"{source} is {name!r}, but this CPU lacks {lacking[name]}; it has {', '.join(isas())}"
+            )
         raise ValueError(f"{source} is {name!r}; it must be auto or one of {', '.join(lacking)}")
 
 
@@ -110,7 +116,10 @@ def config():
         "fge": __version__,
         "python": platform.python_version(),
         "machine": platform.machine(),
-        "instruction sets": {name: "yes" if missing is None else f"no: this CPU lacks {missing}" for name, missing in _kernels.isas()},
+        "instruction sets": {
+            name: "yes" if missing is None else f"no: this CPU lacks {missing}"
+            for name, missing in _kernels.isas()
+        },
         "caches": _kernels.cache_sizes(),
         "forced": {"FGE_ENGINE": forced_engine, "FGE_ISA": forced_isa},
         "engines": {
@@ -118,7 +127,11 @@ def config():
             for dtype in ("float32", "float64", "float16", "bfloat16")
         },
         "blas": {"library": blas or "unknown", "threads": threading},
-        "threads": {"number": _kernels.get_num_threads(), "default from": _default_source, "run on": _kernels.threads_kind()},
+        "threads": {
+            "number": _kernels.get_num_threads(),
+            "default from": _default_source,
+            "run on": _kernels.threads_kind(),
+        },
     }
 
 

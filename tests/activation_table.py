@@ -4,9 +4,10 @@ Each formula is written once, over a namespace `m` of mathematical functions, an
 float64 (enough to judge float32) or by mpmath with 60 digits (to judge float64).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any, Callable
+from typing import Any
 
 import mpmath
 import numpy as np
@@ -128,7 +129,9 @@ class Activation:
     def slope(self, reserved):
         """The derivative in float64 from what was reserved."""
         with np.errstate(over="ignore", under="ignore"):
-            return self.slope_formula(FLOAT64, np.clip(np.asarray(reserved, np.float64), -SATURATION, SATURATION))
+            return self.slope_formula(
+                FLOAT64, np.clip(np.asarray(reserved, np.float64), -SATURATION, SATURATION)
+            )
 
     def slope_exact(self, reserved):
         return self.slope_formula(EXACT, _mp.mpf(min(max(reserved, -SATURATION), SATURATION)))

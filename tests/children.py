@@ -17,8 +17,9 @@ HANG = 30  # seconds after which a forked child counts as hung
 
 def check(m=96, k=64, n=160, dtype="float32"):
     """A forward and, in float32, a backward of small integers, which are exact in any order of summation."""
-    import fge
     import numpy as np
+
+    import fge
 
     rng = np.random.default_rng(m * n + k)
     x, y, grad = (rng.integers(-2, 3, shape) for shape in ((m, k), (k, n), (m, n)))
@@ -154,8 +155,9 @@ def fork_while_others_call():
     """At the moment of the fork another thread is inside a call, and holds whatever locks it takes."""
     stop = threading.Event()
 
-    import fge
     import numpy as np
+
+    import fge
 
     x, y = np.ones((512, 256), np.float32), np.ones((256, 512), np.float32)
 
@@ -286,7 +288,16 @@ def concurrent_callers():
     # The first call may bring in libraries, whose settings are compared afterwards.
     check()
     before = blas_settings(), fge.get_num_threads()
-    shapes = [(300, 40, 200), (1, 64, 500), (64, 64, 1), (33, 17, 129), (128, 64, 128), (5, 1, 7), (0, 4, 4), (90, 64, 90)]
+    shapes = [
+        (300, 40, 200),
+        (1, 64, 500),
+        (64, 64, 1),
+        (33, 17, 129),
+        (128, 64, 128),
+        (5, 1, 7),
+        (0, 4, 4),
+        (90, 64, 90),
+    ]
     dtypes = ("float32", "float64", "float16", "bfloat16")
 
     def caller(position):
@@ -354,8 +365,9 @@ def many_more_threads_than_cpus():
 
 def settings_stay_apart(other):
     """Our number of threads and that of BLAS, torch and Paddle don't change one another."""
-    import fge
     import threadpoolctl
+
+    import fge
 
     library = importlib.import_module(other)
     numbers = {"torch": lambda: library.get_num_threads(), "numpy": lambda: None}[other]
@@ -379,8 +391,9 @@ def settings_stay_apart(other):
 def alternates(imports):
     """Operators of another library and ours in turn, a thousand times."""
     import_all(imports)
-    import fge
     import numpy as np
+
+    import fge
 
     x = np.ones((64, 48), np.float32)
     y = np.ones((48, 80), np.float32)
@@ -404,8 +417,9 @@ def alternates(imports):
 
 def releases_the_interpreter():
     """Another thread runs while a call is under way, though nobody is ever asked to yield."""
-    import fge
     import numpy as np
+
+    import fge
 
     sys.setswitchinterval(1000)
     x = np.ones((1500, 1500))
@@ -428,8 +442,9 @@ def releases_the_interpreter():
 
 def interrupted():
     """Ctrl-C is heard after the call, and the process is as good as before."""
-    import fge
     import numpy as np
+
+    import fge
 
     x = np.ones((512, 512), np.float32)
     threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
@@ -461,7 +476,6 @@ def no_new_threads(first_call):
         raise SystemExit("the limit has no effect here")
     except RuntimeError:
         pass
-    import fge
 
     for threads in (2, 8):
         fge.set_num_threads(threads)
@@ -477,8 +491,9 @@ def little_memory(first_call, megabytes):
     """Calls under a low RLIMIT_AS are right or raise MemoryError, and the next small one works."""
     import resource
 
-    import fge
     import numpy as np
+
+    import fge
 
     x, y = np.ones((2048, 8), np.float32), np.ones((8, 65536), np.float32)
     if first_call == "after":
@@ -561,7 +576,11 @@ WARM_UP_ROWS = 256
 def tall_operands(dtype, trans_x, trans_y):
     m, k, n = TALL
     x = filled((k, m) if trans_x else (m, k), dtype, 1)
-    return x, x[:, :WARM_UP_ROWS] if trans_x else x[:WARM_UP_ROWS], filled((n, k) if trans_y else (k, n), dtype, 1)
+    return (
+        x,
+        x[:, :WARM_UP_ROWS] if trans_x else x[:WARM_UP_ROWS],
+        filled((n, k) if trans_y else (k, n), dtype, 1),
+    )
 
 
 def forward_peak(dtype, activation, flags, save_reserve):
@@ -595,8 +614,9 @@ def backward_peak(dtype, activation, flags, needs):
 
 def memory_stays_flat():
     """Calls of mixed sizes and dtypes, right ones and failing ones, leave nothing behind."""
-    import fge
     import numpy as np
+
+    import fge
 
     dtypes = [numpy_dtype(name) for name in ("float32", "float64", "float16", "bfloat16")]
     shapes = [(m, k, n) for m in (1, 17, 130) for k in (0, 1, 40) for n in (1, 33, 257)]
@@ -626,8 +646,9 @@ def memory_stays_flat():
 
 def failing_calls_keep_no_references():
     """A hundred thousand calls that raise, each after other checks than the last."""
-    import fge
     import numpy as np
+
+    import fge
 
     x, y = np.ones((3, 4), np.float32), np.ones((4, 5), np.float32)
     bias, out, grad = np.ones(5, np.float32), np.zeros((3, 5), np.float32), np.ones((3, 5), np.float32)
@@ -659,8 +680,9 @@ def failing_calls_keep_no_references():
 
 def result_past_two_gigabytes(activation):
     """M * N over 2^31: offsets must not wrap, of elements nor of bits. K = 1 spares the time."""
-    import fge
     import numpy as np
+
+    import fge
 
     size = 46341
     x, y = np.zeros((size, 1), np.float16), np.zeros((1, size), np.float16)

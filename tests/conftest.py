@@ -1,8 +1,9 @@
 """Fixtures that every numeric test runs under: each engine and instruction set of this machine, each dtype."""
 
-import fge
 import pytest
 from reference import DTYPES
+
+import fge
 
 PATHS = [(engine, isa) for engine in fge.engines() for isa in fge.isas()]
 

@@ -12,7 +12,14 @@ TESTS = pathlib.Path(__file__).parent
 TIMEOUT = 120  # against hangs; every program ends within a few seconds
 
 # What would change the programs' defaults.
-SETTINGS = ("FGE_ENGINE", "FGE_ISA", "FGE_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+SETTINGS = (
+    "FGE_ENGINE",
+    "FGE_ISA",
+    "FGE_NUM_THREADS",
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+)
 
 
 def run_python(*arguments, env=None, timeout=TIMEOUT, prefix=()):

@@ -11,11 +11,12 @@ own, a derivative adds SLOPE_ULPS or an absolute SLOPE_ABSOLUTE, dZ of a half ty
 import zlib
 from dataclasses import dataclass
 
-import fge
 import ml_dtypes
 import numpy as np
 import pytest
 from activation_table import ACTIVATIONS
+
+import fge
 
 FLOAT16 = np.dtype(np.float16)
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
@@ -74,7 +75,9 @@ class Bounded:
 
 def assert_within(actual, expected, what="result"):
     """`actual` is of the expected shape and nowhere outside its bound (a NaN always is)."""
-    assert actual.shape == expected.value.shape, f"{what}: shape {actual.shape}, expected {expected.value.shape}"
+    assert actual.shape == expected.value.shape, (
+        f"{what}: shape {actual.shape}, expected {expected.value.shape}"
+    )
     error = np.abs(actual.astype(np.float64) - expected.value)
     wrong = ~(error <= expected.bound)
     if wrong.any():
@@ -273,7 +276,9 @@ def check_relu_bits(reserve, out, z):
     disagree = bits != positive
     assert not (disagree & positive).any(), "an output above zero without its bit"
     largest_rounded_to_zero = 2.0 ** (SMALLEST_SUBNORMAL_EXPONENT[out.dtype] - 1)
-    assert (z.value[disagree] <= z.bound[disagree] + largest_rounded_to_zero).all(), "a bit over an output of zero"
+    assert (z.value[disagree] <= z.bound[disagree] + largest_rounded_to_zero).all(), (
+        "a bit over an output of zero"
+    )
     certain = np.abs(z.value) > z.bound
     assert (bits[certain] == (z.value[certain] > 0)).all(), "a bit that isn't z > 0"
 
@@ -316,7 +321,7 @@ def backward(
     dtype = x.dtype
     rows = as_rows(x, trans_x).astype(np.float64)
     columns = (y.T if trans_y else y).astype(np.float64)
-    (m, k), n = rows.shape, columns.shape[1]
+    m, n = rows.shape[0], columns.shape[1]
     start = [None if array is None else array.astype(np.float64) for array in initial]
     kept_in = [dtype if array is None else array.dtype for array in initial]
 
@@ -337,7 +342,9 @@ def backward(
     x_slope = slope_from_reserve(x_activation, x_reserve, matrix_shape(x), dtype)
     x_product = product(dz, columns.T, None, dtype, n)
     x_product.bound = x_product.bound + dz_error @ np.abs(columns.T)
-    x_grad = Bounded(from_rows(x_product.value, x.shape, trans_x), from_rows(x_product.bound, x.shape, trans_x))
+    x_grad = Bounded(
+        from_rows(x_product.value, x.shape, trans_x), from_rows(x_product.bound, x.shape, trans_x)
+    )
     x_grad = times(x_grad, Bounded(x_slope.value.reshape(x.shape), x_slope.bound.reshape(x.shape)), dtype)
     x_grad = plus(x_grad, start[0], dtype)
 

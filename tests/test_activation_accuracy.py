@@ -6,7 +6,6 @@ may take a path of its own. The derivative is seen in the same three ways throug
 
 import functools
 
-import fge
 import numpy as np
 import pytest
 from activation_table import ACTIVATIONS, CURVED
@@ -26,6 +25,8 @@ from reference import (
     slope_error,
     ulp,
 )
+
+import fge
 
 pytestmark = pytest.mark.usefixtures("path")
 
@@ -55,7 +56,12 @@ def float32_samples():
 def float64_samples():
     rng = rng_for("float64 samples")
     return np.concatenate(
-        [all_binades(rng, FLOAT64, 3)[::7], rng.uniform(-25, 25, 600), rng.uniform(-745, 710, 100), rng.normal(size=300)]
+        [
+            all_binades(rng, FLOAT64, 3)[::7],
+            rng.uniform(-25, 25, 600),
+            rng.uniform(-745, 710, 100),
+            rng.normal(size=300),
+        ]
     )
 
 
@@ -73,11 +79,15 @@ def in_tiles(values, dtype):
 
 
 def forward_as_column(values, activation):
-    return fge.fused_gemm_epilogue(values[:, None], np.ones((1, 1), values.dtype), activation=activation)[0].ravel()
+    return fge.fused_gemm_epilogue(values[:, None], np.ones((1, 1), values.dtype), activation=activation)[
+        0
+    ].ravel()
 
 
 def forward_as_row(values, activation):
-    return fge.fused_gemm_epilogue(np.ones((1, 1), values.dtype), values[None], activation=activation)[0].ravel()
+    return fge.fused_gemm_epilogue(np.ones((1, 1), values.dtype), values[None], activation=activation)[
+        0
+    ].ravel()
 
 
 def forward_in_tiles(values, activation):
@@ -111,7 +121,9 @@ def slope_in_tiles(reserve, activation):
     """Seen in y_grad too, through an identity in place of x."""
     tiles = in_tiles(reserve, reserve.dtype)
     identity, grad = np.eye(TILE_ROWS).astype(reserve.dtype), ones(tiles.shape, reserve.dtype)
-    y_grad = fge.fused_gemm_epilogue_grad(identity, grad, tiles, grad, activation=activation, needs=(False, True, False))
+    y_grad = fge.fused_gemm_epilogue_grad(
+        identity, grad, tiles, grad, activation=activation, needs=(False, True, False)
+    )
     return y_grad[1].ravel()[: reserve.size]
 
 
@@ -123,7 +135,12 @@ def slope_as_x_activation(reserve, activation):
     return fge.fused_gemm_epilogue_grad(x, y, None, grad, **options)[0].ravel()
 
 
-SLOPES = {"column": slope_as_column, "row": slope_as_row, "tiles": slope_in_tiles, "x_grad": slope_as_x_activation}
+SLOPES = {
+    "column": slope_as_column,
+    "row": slope_as_row,
+    "tiles": slope_in_tiles,
+    "x_grad": slope_as_x_activation,
+}
 
 
 def reserves_for(activation, samples):
@@ -163,7 +180,9 @@ def test_the_table_knows_every_activation():
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_forward(activation, way, dtype):
     values = samples_for(dtype)
-    assert_within(FORWARDS[way](values, activation), forward_bounds(values, activation), f"{activation} of {dtype}")
+    assert_within(
+        FORWARDS[way](values, activation), forward_bounds(values, activation), f"{activation} of {dtype}"
+    )
 
 
 @pytest.mark.parametrize("dtype", (FLOAT32, FLOAT16, BFLOAT16), ids=str)
@@ -171,7 +190,9 @@ def test_forward(activation, way, dtype):
 @pytest.mark.parametrize("activation", CURVED)
 def test_derivative(activation, way, dtype):
     reserve = reserves_for(activation, samples_for(dtype))
-    assert_within(SLOPES[way](reserve, activation), slope_bounds(reserve, activation), f"{activation}' of {dtype}")
+    assert_within(
+        SLOPES[way](reserve, activation), slope_bounds(reserve, activation), f"{activation}' of {dtype}"
+    )
 
 
 @functools.cache
@@ -194,7 +215,9 @@ def assert_near_exact(actual, exact, bounds, inputs, what):
     errors = np.asarray([float(abs(float(one) - other)) for one, other in zip(actual, exact)])
     excess = errors / bounds
     worst = int(np.argmax(excess))  # the first NaN, where there is one
-    assert excess[worst] <= 1, f"{what} of {inputs[worst]!r}: got {actual[worst]!r}, expected {float(exact[worst])!r}"
+    assert excess[worst] <= 1, (
+        f"{what} of {inputs[worst]!r}: got {actual[worst]!r}, expected {float(exact[worst])!r}"
+    )
 
 
 @pytest.mark.parametrize("way", FORWARDS)

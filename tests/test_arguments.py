@@ -3,11 +3,12 @@
 ValueError for shapes, values and overlap; TypeError for dtypes and things that are no arrays.
 """
 
-import fge
 import numpy as np
 import pytest
 from activation_table import ACTIVATIONS
 from reference import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, relu_bits_width
+
+import fge
 
 M, K, N = 3, 4, 5
 SENTINEL = 7
@@ -57,8 +58,16 @@ FORWARD = {
     **{f"bias of {name}": (dict(bias=np.zeros(N, name)), TypeError, r"\bbias\b") for name in WRONG_DTYPES},
     **{f"out of {name}": (dict(out=np.zeros((M, N), name)), TypeError, r"\bout\b") for name in WRONG_DTYPES},
     "both of int64": (dict(x=whole((M, K), "int64"), y=whole((K, N), "int64")), TypeError, r"\bx\b.*int64"),
-    "y of another dtype": (dict(y=whole((K, N), FLOAT64)), TypeError, r"(?s)(?=.*\bx\b.*float32)(?=.*\by\b.*float64)"),
-    "bias of another dtype": (dict(bias=whole(N, FLOAT64)), TypeError, r"(?=.*\bbias\b.*float64)(?=.*\bx\b.*float32)"),
+    "y of another dtype": (
+        dict(y=whole((K, N), FLOAT64)),
+        TypeError,
+        r"(?s)(?=.*\bx\b.*float32)(?=.*\by\b.*float64)",
+    ),
+    "bias of another dtype": (
+        dict(bias=whole(N, FLOAT64)),
+        TypeError,
+        r"(?=.*\bbias\b.*float64)(?=.*\bx\b.*float32)",
+    ),
     "half bias": (dict(bias=whole(N, FLOAT16)), TypeError, r"\bbias\b.*float16"),
     "float32 bias for float64": (
         dict(x=whole((M, K), FLOAT64), y=whole((K, N), FLOAT64), bias=whole(N)),
@@ -92,7 +101,11 @@ FORWARD = {
         for shape in ((N, 1), (1, N), (N - 1,), (N + 1,), (1,), (), (0,))
     },
     "bias of M": (dict(bias=whole(M)), ValueError, r"\bbias\b"),
-    "no such activation": (dict(activation="swish"), ValueError, "(?s)'swish'" + "".join(f"(?=.*{a})" for a in ACTIVATIONS)),
+    "no such activation": (
+        dict(activation="swish"),
+        ValueError,
+        "(?s)'swish'" + "".join(f"(?=.*{a})" for a in ACTIVATIONS),
+    ),
     "capitals": (dict(activation="ReLU"), ValueError, "'ReLU'"),
     "activation is None": (dict(activation=None), (TypeError, ValueError), "activation"),
     "activation is a number": (dict(activation=1), (TypeError, ValueError), "activation"),
@@ -112,7 +125,10 @@ FORWARD = {
         ValueError,
         r"\bout\b",
     ),
-    **{f"out overlaps {name}": (overlapping(name), ValueError, rf"\bout\b.*\b{name}\b") for name in ("x", "y", "bias")},
+    **{
+        f"out overlaps {name}": (overlapping(name), ValueError, rf"\bout\b.*\b{name}\b")
+        for name in ("x", "y", "bias")
+    },
 }
 
 
@@ -120,7 +136,9 @@ def snapshot(arguments):
     """Copies of the memory of every array among the arguments, tuples included; the base where there is one."""
     arrays = []
     for value in arguments.values():
-        arrays += [item for item in (value if isinstance(value, tuple) else (value,)) if isinstance(item, np.ndarray)]
+        arrays += [
+            item for item in (value if isinstance(value, tuple) else (value,)) if isinstance(item, np.ndarray)
+        ]
     owners = [array if array.base is None else array.base for array in arrays]
     return [(owner, owner.tobytes()) for owner in owners if isinstance(owner, np.ndarray)]
 
@@ -129,7 +147,9 @@ def assert_refused(function, arguments, error, text):
     before = snapshot(arguments)
     with pytest.raises(error, match=text):
         function(**arguments)
-    assert all(owner.tobytes() == contents for owner, contents in before), "memory was written before the refusal"
+    assert all(owner.tobytes() == contents for owner, contents in before), (
+        "memory was written before the refusal"
+    )
 
 
 @pytest.mark.parametrize("row", FORWARD)
@@ -142,8 +162,12 @@ def test_forward_refuses(row):
 
 def test_out_equal_to_x_is_refused():
     square = whole((4, 4))
-    assert_refused(fge.fused_gemm_epilogue, dict(x=square, y=whole((4, 4)), out=square), ValueError, r"\bout\b.*\bx\b")
-    assert_refused(fge.fused_gemm_epilogue, dict(x=square, y=whole((4, 4)), out=square.T), ValueError, r"\bout\b.*\bx\b")
+    assert_refused(
+        fge.fused_gemm_epilogue, dict(x=square, y=whole((4, 4)), out=square), ValueError, r"\bout\b.*\bx\b"
+    )
+    assert_refused(
+        fge.fused_gemm_epilogue, dict(x=square, y=whole((4, 4)), out=square.T), ValueError, r"\bout\b.*\bx\b"
+    )
 
 
 def test_interleaved_memory_is_no_overlap():
@@ -156,12 +180,17 @@ def test_interleaved_memory_is_no_overlap():
 def test_the_wrong_bias_is_explained():
     with pytest.raises(ValueError) as info:
         fge.fused_gemm_epilogue(whole((8, 4)), whole((4, 128)), whole(127))
-    assert str(info.value) == "bias has shape (127,); it must have shape (N,) = (128,) to match y of shape (4, 128)"
+    assert (
+        str(info.value)
+        == "bias has shape (127,); it must have shape (N,) = (128,) to match y of shape (4, 128)"
+    )
 
 
 BITS = np.zeros((M, relu_bits_width(N)), np.uint8)
 X_BITS = np.zeros((M, relu_bits_width(K)), np.uint8)
-BACKWARD_DEFAULTS = dict(x=whole((M, K)), y=whole((K, N)), reserve=BITS, out_grad=whole((M, N)), activation="relu")
+BACKWARD_DEFAULTS = dict(
+    x=whole((M, K)), y=whole((K, N)), reserve=BITS, out_grad=whole((M, N)), activation="relu"
+)
 GELU = dict(activation="gelu", reserve=whole((M, N)))
 GRAD_SHAPES = {"x": (M, K), "y": (K, N), "bias": (N,)}
 
@@ -180,7 +209,9 @@ def accumulator_on(name):
     return arguments | into(1, memory[size - 1 : size - 1 + K * N].reshape(K, N))
 
 
-MISSING = r"'{}' needs the reserve that the forward returned; got None \(was it called with save_reserve=False\?\)"
+MISSING = (
+    r"'{}' needs the reserve that the forward returned; got None \(was it called with save_reserve=False\?\)"
+)
 
 BACKWARD = {
     **{
@@ -189,7 +220,11 @@ BACKWARD = {
         for value in NOT_ARRAYS
     },
     **{
-        f"{name} of {dtype}": ({name: np.zeros(BACKWARD_DEFAULTS[name].shape, dtype)}, TypeError, rf"\b{name}\b")
+        f"{name} of {dtype}": (
+            {name: np.zeros(BACKWARD_DEFAULTS[name].shape, dtype)},
+            TypeError,
+            rf"\b{name}\b",
+        )
         for name in ("x", "y", "out_grad")
         for dtype in (*WRONG_DTYPES, "float64", "float16")
     },
@@ -200,10 +235,18 @@ BACKWARD = {
         f"out_grad of shape {shape}": (dict(out_grad=whole(shape)), ValueError, r"\bout_grad\b.*\(3, 5\)")
         for shape in ((N, M), (M, 1), (1, N), (M * N,), (1, M, N), ())
     },
-    "no such activation": (dict(activation="swish"), ValueError, "(?s)'swish'" + "".join(f"(?=.*{a})" for a in ACTIVATIONS)),
+    "no such activation": (
+        dict(activation="swish"),
+        ValueError,
+        "(?s)'swish'" + "".join(f"(?=.*{a})" for a in ACTIVATIONS),
+    ),
     "no such x_activation": (dict(x_activation="swish"), ValueError, "x_activation.*'swish'"),
     **{
-        f"no reserve of {name}": (dict(activation=name, reserve=None), ValueError, "activation " + MISSING.format(name))
+        f"no reserve of {name}": (
+            dict(activation=name, reserve=None),
+            ValueError,
+            "activation " + MISSING.format(name),
+        )
         for name, entry in ACTIVATIONS.items()
         if entry.reserve != "none"
     },
@@ -223,9 +266,17 @@ BACKWARD = {
         ValueError,
         r"\breserve\b.*\(2, 3, 16\).*\(6, 16\)",
     ),
-    "z of another dtype": (GELU | dict(reserve=whole((M, N), FLOAT64)), TypeError, r"\breserve\b.*float64.*float32"),
+    "z of another dtype": (
+        GELU | dict(reserve=whole((M, N), FLOAT64)),
+        TypeError,
+        r"\breserve\b.*float64.*float32",
+    ),
     "z as bits": (GELU | dict(reserve=BITS), TypeError, r"\breserve\b.*uint8.*float32"),
-    "z of another shape": (GELU | dict(reserve=whole((N, M))), ValueError, r"\breserve\b.*\(5, 3\).*\(3, 5\)"),
+    "z of another shape": (
+        GELU | dict(reserve=whole((N, M))),
+        ValueError,
+        r"\breserve\b.*\(5, 3\).*\(3, 5\)",
+    ),
     "z broadcast": (GELU | dict(reserve=whole((1, N))), ValueError, r"\breserve\b.*\(1, 5\).*\(3, 5\)"),
     "z flattened": (
         GELU | dict(x=whole((2, M, K)), out_grad=whole((2, M, N)), reserve=whole((2 * M, N))),
@@ -237,7 +288,11 @@ BACKWARD = {
         ValueError,
         r"\bx_reserve\b.*\(3, 5\).*\(3, 4\)",
     ),
-    "x_reserve of another dtype": (dict(x_activation="gelu", x_reserve=X_BITS), TypeError, r"\bx_reserve\b.*uint8"),
+    "x_reserve of another dtype": (
+        dict(x_activation="gelu", x_reserve=X_BITS),
+        TypeError,
+        r"\bx_reserve\b.*uint8",
+    ),
     "x bits of a transposed x": (
         dict(x=whole((K, M)), trans_x=True, x_activation="relu", x_reserve=X_BITS),
         ValueError,
@@ -260,11 +315,20 @@ BACKWARD = {
             ("is byte-swapped", lambda shape: whole(shape, ">f4"), TypeError, ""),
             ("is read-only", lambda shape: read_only(whole(shape)), ValueError, ""),
             ("has another shape", lambda shape: whole((*shape, 1)), ValueError, ""),
-            ("is broadcast", lambda shape: np.lib.stride_tricks.as_strided(whole(1), shape, (0,) * len(shape)), ValueError, ""),
+            (
+                "is broadcast",
+                lambda shape: np.lib.stride_tricks.as_strided(whole(1), shape, (0,) * len(shape)),
+                ValueError,
+                "",
+            ),
         )
     },
     **{
-        f"an accumulator overlaps {name}": (accumulator_on(name), ValueError, rf"\baccumulate_into\b.*\b{name}\b")
+        f"an accumulator overlaps {name}": (
+            accumulator_on(name),
+            ValueError,
+            rf"\baccumulate_into\b.*\b{name}\b",
+        )
         for name in ("x", "y", "reserve", "out_grad", "x_reserve")
     },
     "float32 accumulators of float64": (
@@ -295,7 +359,7 @@ def test_accumulators_must_not_overlap_one_another(first, second):
     arrays[first] = memory[:size].reshape(shapes[first])
     arrays[second] = memory[size - 1 :][: int(np.prod(shapes[second]))].reshape(shapes[second])
     arguments = BACKWARD_DEFAULTS | dict(accumulate_into=tuple(arrays))
-    assert_refused(fge.fused_gemm_epilogue_grad, arguments, ValueError, rf"accumulate_into.*accumulate_into")
+    assert_refused(fge.fused_gemm_epilogue_grad, arguments, ValueError, r"accumulate_into.*accumulate_into")
 
 
 def test_earlier_accumulators_stay_untouched_when_a_later_one_is_wrong():
@@ -315,7 +379,12 @@ OTHERS = {
     "unpack int8": (fge.unpack_relu_bits, (WITH_BITS.astype(np.int8), 5), TypeError, r"\bbits\b.*int8"),
     "unpack one row": (fge.unpack_relu_bits, (WITH_BITS[0], 5), ValueError, r"\bbits\b.*\(16,\)"),
     "unpack too narrow": (fge.unpack_relu_bits, (WITH_BITS, 129), ValueError, r"\bbits\b.*\(2, 16\)"),
-    "unpack too wide": (fge.unpack_relu_bits, (np.zeros((2, 32), np.uint8), 128), ValueError, r"\bbits\b.*\(2, 32\)"),
+    "unpack too wide": (
+        fge.unpack_relu_bits,
+        (np.zeros((2, 32), np.uint8), 128),
+        ValueError,
+        r"\bbits\b.*\(2, 32\)",
+    ),
     "unpack negative columns": (fge.unpack_relu_bits, (WITH_BITS, -1), ValueError, r"\bn\b"),
     "unpack a float": (fge.unpack_relu_bits, (WITH_BITS, 5.0), TypeError, r"\bn\b"),
     "from uint16 of a list": (fge.bfloat16_from_uint16, ([1, 2],), TypeError, r"\ba\b"),

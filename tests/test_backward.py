@@ -2,7 +2,6 @@
 
 import itertools
 
-import fge
 import numpy as np
 import pytest
 from activation_table import ACTIVATIONS
@@ -25,6 +24,8 @@ from reference import (
     random_operands,
     rng_for,
 )
+
+import fge
 
 pytestmark = pytest.mark.usefixtures("path")
 
@@ -50,7 +51,9 @@ def check_backward(x, y, reserve, out_grad, trans_x, trans_y, activation, **opti
         activation,
         x_activation=options.get("x_activation", "none"),
         x_reserve=options.get("x_reserve"),
-        initial=[None if array is None else array.copy() for array in options.get("accumulate_into", (None,) * 3)],
+        initial=[
+            None if array is None else array.copy() for array in options.get("accumulate_into", (None,) * 3)
+        ],
     )
     grads = fge.fused_gemm_epilogue_grad(x, y, reserve, out_grad, trans_x, trans_y, activation, **options)
     for name, grad, reference in zip(GRADIENTS, grads, expected):
@@ -152,7 +155,9 @@ def test_the_bias_gradient_sums_masked_gradients():
     positive = rng.uniform(size=(24, 12)) > 0.5
     x, y = np.ones((24, 3), np.float32), np.ones((3, 12), np.float32)
     reserve = make_reserve("relu", np.where(positive, 1.0, -1.0), FLOAT32)
-    _, _, bias_grad = fge.fused_gemm_epilogue_grad(x, y, reserve, np.ones((24, 12), np.float32), activation="relu")
+    _, _, bias_grad = fge.fused_gemm_epilogue_grad(
+        x, y, reserve, np.ones((24, 12), np.float32), activation="relu"
+    )
     assert bias_grad.tolist() == positive.sum(axis=0).tolist()
 
 
@@ -180,7 +185,9 @@ def test_x_activation_with_leading_axes(x_activation, trans_x, dtype):
     if x_activation != "relu":
         x_reserve = x_reserve.reshape(x.shape)
     out_grad = random(rng, out_shape(x, y, trans_x), dtype)
-    check_backward(x, y, None, out_grad, trans_x, False, "none", x_activation=x_activation, x_reserve=x_reserve)
+    check_backward(
+        x, y, None, out_grad, trans_x, False, "none", x_activation=x_activation, x_reserve=x_reserve
+    )
 
 
 @pytest.mark.parametrize("flags", TRANSPOSITIONS, ids=str)

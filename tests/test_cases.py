@@ -5,7 +5,6 @@ Most live with their kind in the other files; CASES says where each one is, and 
 
 import importlib
 
-import fge
 import numpy as np
 import pytest
 from reference import (
@@ -14,6 +13,8 @@ from reference import (
     random_operands,
     rng_for,
 )
+
+import fge
 
 FORKS = "test_threads_forks:"
 HALVES = "test_halves:"
@@ -72,7 +73,10 @@ CASES = {
     47: ("accumulation in float32", BACKWARD + "test_float32_accumulators_keep_what_halves_lose"),
     48: ("bias of the wrong shape", "test_arguments:test_forward_refuses"),
     49: ("frozen operands", BACKWARD + "test_needs_selects_gradients_and_changes_none"),
-    50: ("an instruction set that is missing", "test_public:test_config_tells_why_an_instruction_set_is_missing"),
+    50: (
+        "an instruction set that is missing",
+        "test_public:test_config_tells_why_an_instruction_set_is_missing",
+    ),
     51: ("which gelu", SPECIAL + "test_which_gelu"),
 }
 

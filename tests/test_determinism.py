@@ -2,11 +2,12 @@
 
 import threading
 
-import fge
 import numpy as np
 import pytest
 from designs import TRANSPOSITIONS
 from reference import assert_all_same_bits, make_reserve, random, random_operands, rng_for
+
+import fge
 
 pytestmark = pytest.mark.usefixtures("path")
 
@@ -29,7 +30,11 @@ def results_of(m, k, n, dtype, flags, activation, with_accumulators):
     x, y, bias = random_operands(rng, m, k, n, dtype, *flags)
     out_grad = random(rng, (m, n), dtype)
     x_reserve = make_reserve("gelu", rng.uniform(-3, 3, x.shape).astype(dtype), dtype)
-    into = tuple(random(rng, shape, dtype) for shape in (x.shape, y.shape, (n,))) if with_accumulators else (None,) * 3
+    into = (
+        tuple(random(rng, shape, dtype) for shape in (x.shape, y.shape, (n,)))
+        if with_accumulators
+        else (None,) * 3
+    )
     out, reserve = fge.fused_gemm_epilogue(x, y, bias, *flags, activation)
     options = dict(x_activation="gelu", x_reserve=x_reserve, accumulate_into=into)
     return out, reserve, *fge.fused_gemm_epilogue_grad(x, y, reserve, out_grad, *flags, activation, **options)

@@ -4,7 +4,6 @@ Deselected by default (`-m exhaustive` selects it). The references are computed 
 every engine and instruction set.
 """
 
-import fge
 import numpy as np
 import pytest
 from activation_table import ACTIVATIONS, CURVED
@@ -12,6 +11,8 @@ from conftest import PATHS
 from reference import FLOAT32, HALVES, assert_within
 from test_activation_accuracy import forward_as_row, forward_bounds, slope_as_row, slope_bounds
 from test_halves import assert_same_numbers, rounded_by_the_epilogue, without_minus_zero
+
+import fge
 
 pytestmark = [pytest.mark.exhaustive, pytest.mark.timeout(0)]
 

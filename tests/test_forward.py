@@ -1,6 +1,5 @@
 """The forward against its float64 reference."""
 
-import fge
 import numpy as np
 import pytest
 from activation_table import ACTIVATIONS
@@ -18,6 +17,8 @@ from reference import (
     random_operands,
     rng_for,
 )
+
+import fge
 
 pytestmark = pytest.mark.usefixtures("path")
 
@@ -47,7 +48,11 @@ def test_against_the_reference(case, dtype):
 def test_leading_axes_are_rows(batch, trans_x, activation, dtype):
     rng = rng_for(batch, trans_x, dtype)
     matrix_shape, y_shape = operand_shapes(5, 9, 13, trans_x, False)
-    x, y, bias = random(rng, (*batch, *matrix_shape), dtype), random(rng, y_shape, dtype), random(rng, (13,), dtype)
+    x, y, bias = (
+        random(rng, (*batch, *matrix_shape), dtype),
+        random(rng, y_shape, dtype),
+        random(rng, (13,), dtype),
+    )
     check_forward(x, y, bias, trans_x, False, activation)
 
 

@@ -1,6 +1,5 @@
 """float16 and bfloat16: exact conversions, sums in float32, one rounding at the end."""
 
-import fge
 import ml_dtypes
 import numpy as np
 import pytest
@@ -18,6 +17,8 @@ from reference import (
     random_operands,
     rng_for,
 )
+
+import fge
 
 pytestmark = pytest.mark.usefixtures("path")
 
@@ -78,7 +79,9 @@ def test_rounding_at_every_boundary(half, rows, k):
 
 def test_rounding_of_nan_and_infinity(half):
     """Every payload stays a NaN: one in the low bits only must not turn into an infinity."""
-    payloads = np.concatenate([2 ** np.arange(23, dtype=np.uint32), [0x7FFFFF, 0x400001, 0x3FFFFF]]).astype(np.uint32)
+    payloads = np.concatenate([2 ** np.arange(23, dtype=np.uint32), [0x7FFFFF, 0x400001, 0x3FFFFF]]).astype(
+        np.uint32
+    )
     nans = np.concatenate([payloads | 0x7F800000, payloads | 0xFF800000]).astype(np.uint32).view(FLOAT32)
     infinities = np.asarray([np.inf, -np.inf] * 5, FLOAT32)
     values = np.concatenate([nans, infinities])
@@ -123,7 +126,9 @@ def test_sums_of_ones_do_not_stall(half, m, k, n):
     out, _ = fge.fused_gemm_epilogue(np.ones((m, k), half), np.ones((k, n), half))
     assert (out == np.asarray(k).astype(half)).all()
     ones = np.ones((k, n), half)
-    x_grad, y_grad, bias_grad = fge.fused_gemm_epilogue_grad(np.ones((k, m), half), np.ones((m, n), half), None, ones)
+    x_grad, y_grad, bias_grad = fge.fused_gemm_epilogue_grad(
+        np.ones((k, m), half), np.ones((m, n), half), None, ones
+    )
     assert (bias_grad == np.asarray(k).astype(half)).all()
     assert (y_grad == np.asarray(k).astype(half)).all()
     assert (x_grad == np.asarray(n).astype(half)).all()
@@ -173,7 +178,9 @@ def test_float32_bias_keeps_its_precision(half, m, k, n):
     step = 2.0 ** (1 - PRECISION[half])
     tie, above = FLOAT32.type(step / 2), FLOAT32.type(step / 2 * (1 + 2.0**-10))
     assert (fge.fused_gemm_epilogue(x, y, np.full(n, tie, FLOAT32))[0] == 1).all()
-    assert (fge.fused_gemm_epilogue(x, y, np.full(n, above, FLOAT32))[0] == np.asarray(1 + step).astype(half)).all()
+    assert (
+        fge.fused_gemm_epilogue(x, y, np.full(n, above, FLOAT32))[0] == np.asarray(1 + step).astype(half)
+    ).all()
 
 
 def test_without_a_bias(half):

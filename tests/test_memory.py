@@ -6,10 +6,11 @@ Python doesn't, and by tracemalloc, which sees arrays of numpy that are never to
 
 import os
 
-import fge
 import pytest
 from processes import run_child
 from reference import DTYPES
+
+import fge
 
 DEFAULT_FLAGS = "NN"
 

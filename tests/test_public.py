@@ -3,10 +3,11 @@
 import inspect
 import io
 
-import fge
 import numpy as np
 import pytest
 from processes import run_child, run_python
+
+import fge
 
 FUNCTIONS = (
     "activations",
@@ -54,11 +55,19 @@ def test_tables_are_tuples_of_names():
         assert table and all(isinstance(name, str) for name in table)
         assert len(set(table)) == len(table)
     assert "blas" in fge.engines() and set(fge.engines()) <= {"blas", "native"}
-    assert "portable" in fge.isas() and set(fge.isas()) <= {"amx", "avx512_bf16", "avx512", "avx2", "portable"}
+    assert "portable" in fge.isas() and set(fge.isas()) <= {
+        "amx",
+        "avx512_bf16",
+        "avx512",
+        "avx2",
+        "portable",
+    }
     assert fge.activations()[0] == "none"
 
 
-@pytest.mark.parametrize("m, n, expected", ((3, 1, (3, 16)), (0, 128, (0, 16)), (5, 129, (5, 32)), (2, 0, (2, 0))))
+@pytest.mark.parametrize(
+    "m, n, expected", ((3, 1, (3, 16)), (0, 128, (0, 16)), (5, 129, (5, 32)), (2, 0, (2, 0)))
+)
 def test_relu_bits_shape(m, n, expected):
     shape = fge.relu_bits_shape(m, n)
     assert isinstance(shape, tuple)
@@ -143,7 +152,9 @@ def test_isa_context_is_nested_and_restored(name):
     assert fge.config() == before
 
 
-@pytest.mark.parametrize("context, name", ((fge.engine, "blas"), (fge.isa, "portable")), ids=("engine", "isa"))
+@pytest.mark.parametrize(
+    "context, name", ((fge.engine, "blas"), (fge.isa, "portable")), ids=("engine", "isa")
+)
 def test_contexts_end_with_an_exception(context, name):
     before = fge.config()
     with pytest.raises(ZeroDivisionError), context(name):

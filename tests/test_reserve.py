@@ -1,6 +1,5 @@
 """What the forward keeps for the backward: kind, layout, exact contents."""
 
-import fge
 import numpy as np
 import pytest
 from activation_table import ACTIVATIONS
@@ -14,6 +13,8 @@ from reference import (
     reserve_layout,
     rng_for,
 )
+
+import fge
 
 pytestmark = pytest.mark.usefixtures("path")
 
@@ -51,7 +52,9 @@ def test_reserved_z_is_the_output_of_none(activation, m, k, n, dtype):
     assert_same_bits(reserve, z, "reserve")
 
 
-@pytest.mark.parametrize("activation", [name for name, entry in ACTIVATIONS.items() if entry.reserve == "out"])
+@pytest.mark.parametrize(
+    "activation", [name for name, entry in ACTIVATIONS.items() if entry.reserve == "out"]
+)
 def test_out_is_its_own_reserve(activation, dtype):
     x, y, bias = random_operands(rng_for(activation), 9, 8, 33, dtype)
     out, reserve = fge.fused_gemm_epilogue(x, y, bias, activation=activation)
@@ -101,7 +104,9 @@ def test_stale_memory_never_reaches_the_padding(rows, dtype):
     for _ in range(20):
         stale = np.full((rows, relu_bits_width(n)), 0xFF, np.uint8)
         del stale
-        _, bits = fge.fused_gemm_epilogue(np.zeros((rows, 1), dtype), np.zeros((1, n), dtype), activation="relu")
+        _, bits = fge.fused_gemm_epilogue(
+            np.zeros((rows, 1), dtype), np.zeros((1, n), dtype), activation="relu"
+        )
         assert not bits.any()
 
 
@@ -111,7 +116,9 @@ def test_a_reserve_made_elsewhere_serves_the_backward():
     z = rng.uniform(-1, 1, (6, 130))
     x, y = np.ones((6, 2), np.float32), np.ones((2, 130), np.float32)
     reserve = pack_relu_bits(z > 0)
-    _, _, bias_grad = fge.fused_gemm_epilogue_grad(x, y, reserve, np.ones((6, 130), np.float32), activation="relu")
+    _, _, bias_grad = fge.fused_gemm_epilogue_grad(
+        x, y, reserve, np.ones((6, 130), np.float32), activation="relu"
+    )
     assert_same_bits(bias_grad, (z > 0).sum(axis=0).astype(FLOAT32))
 
 

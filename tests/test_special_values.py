@@ -1,6 +1,5 @@
 """NaN, infinities, zeros with signs, subnormals, the largest numbers: where a fused kernel likes to go wrong."""
 
-import fge
 import numpy as np
 import pytest
 from activation_table import ACTIVATIONS, CURVED, IDENTITY
@@ -18,6 +17,8 @@ from reference import (
     rng_for,
     ulp_distance,
 )
+
+import fge
 
 pytestmark = pytest.mark.usefixtures("path")
 
@@ -183,7 +184,9 @@ def test_nothing_overflows_inside(activation):
     both = np.concatenate([apply(values, activation, FLOAT32), apply(-values, activation, FLOAT32)])
     assert (ulp_distance(both, expected, FLOAT32) <= 4).all()
     slopes = slope_at(np.concatenate([values, -values]), activation, FLOAT32)
-    assert_within(slopes, Bounded(ACTIVATIONS[activation].slope(np.concatenate([values, -values])), 4e-7 + 0 * expected))
+    assert_within(
+        slopes, Bounded(ACTIVATIONS[activation].slope(np.concatenate([values, -values])), 4e-7 + 0 * expected)
+    )
 
 
 def test_which_gelu():

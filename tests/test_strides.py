@@ -1,6 +1,5 @@
 """Any strides are right, for every operand: the same bits as on contiguous copies, and nothing written next door."""
 
-import fge
 import numpy as np
 import pytest
 from activation_table import ACTIVATIONS
@@ -19,6 +18,8 @@ from reference import (
     rng_for,
 )
 
+import fge
+
 pytestmark = pytest.mark.usefixtures("path")
 
 
@@ -31,7 +32,9 @@ def _within(array, steps, margin=2):
     """A view that equals `array`, with `steps` per axis through a larger array, which is its base."""
     shape = [2 * margin + max(extent, 1) * abs(step) for extent, step in zip(array.shape, steps)]
     base = np.full(shape, _filler(array.dtype), array.dtype)
-    index = tuple(slice(margin, margin + extent * abs(step), abs(step)) for extent, step in zip(array.shape, steps))
+    index = tuple(
+        slice(margin, margin + extent * abs(step), abs(step)) for extent, step in zip(array.shape, steps)
+    )
     view = base[index][tuple(slice(None, None, 1 if step > 0 else -1) for step in steps)]
     view[...] = array
     return view
@@ -178,8 +181,12 @@ def test_accumulate_into(layout, flags, dtype):
     for kept_in in {dtype, accumulator(dtype)}:
         contiguous = [np.ones(shape, kept_in) for shape in (x.shape, y.shape, (41,))]
         views = [layout(contiguous[0]), layout(contiguous[1]), VECTOR_LAYOUTS["every third"](contiguous[2])]
-        fge.fused_gemm_epilogue_grad(x, y, reserve, out_grad, *flags, "gelu", accumulate_into=tuple(contiguous))
-        got = fge.fused_gemm_epilogue_grad(x, y, reserve, out_grad, *flags, "gelu", accumulate_into=tuple(views))
+        fge.fused_gemm_epilogue_grad(
+            x, y, reserve, out_grad, *flags, "gelu", accumulate_into=tuple(contiguous)
+        )
+        got = fge.fused_gemm_epilogue_grad(
+            x, y, reserve, out_grad, *flags, "gelu", accumulate_into=tuple(views)
+        )
         assert all(one is other for one, other in zip(got, views))
         assert_all_same_bits(views, contiguous)
         for view in views:
@@ -211,7 +218,9 @@ def test_broadcast_operands(dtype):
                 expected = fge.fused_gemm_epilogue(x.copy(), y.copy(), three.copy(), *flags, "gelu")
                 assert_all_same_bits(got, expected, "forward")
                 got = fge.fused_gemm_epilogue_grad(x, y, views[0], one, *flags, "gelu")
-                expected = fge.fused_gemm_epilogue_grad(x.copy(), y.copy(), views[0].copy(), one.copy(), *flags, "gelu")
+                expected = fge.fused_gemm_epilogue_grad(
+                    x.copy(), y.copy(), views[0].copy(), one.copy(), *flags, "gelu"
+                )
                 assert_all_same_bits(got, expected, "backward")
 
 
@@ -220,7 +229,13 @@ def test_batches_that_do_not_flatten(dtype):
     rng = rng_for("batches")
     y, bias = random(rng, (9, 13), dtype), random(rng, (13,), dtype)
     big = random(rng, (4, 10, 9), dtype)
-    views = (big[:, ::2], big[::2, :5], big[::-1, ::3], big.swapaxes(0, 1), np.broadcast_to(big[:1], (3, 10, 9)))
+    views = (
+        big[:, ::2],
+        big[::2, :5],
+        big[::-1, ::3],
+        big.swapaxes(0, 1),
+        np.broadcast_to(big[:1], (3, 10, 9)),
+    )
     for x in views:
         got, reserve = fge.fused_gemm_epilogue(x, y, bias, activation="gelu")
         assert_all_same_bits((got, reserve), fge.fused_gemm_epilogue(x.copy(), y, bias, activation="gelu"))
@@ -253,7 +268,9 @@ def test_size_one_axes_may_have_any_stride(stride, dtype):
         for flags in TRANSPOSITIONS:
             x, y, bias = random_operands(rng, m, k, n, dtype, *flags)
             out_grad = random(rng, (m, n), dtype)
-            got = fge.fused_gemm_epilogue(with_strides(x), with_strides(y), with_strides(bias), *flags, "gelu")
+            got = fge.fused_gemm_epilogue(
+                with_strides(x), with_strides(y), with_strides(bias), *flags, "gelu"
+            )
             expected = fge.fused_gemm_epilogue(x, y, bias, *flags, "gelu")
             assert_all_same_bits(got, expected, f"forward {m}x{k}x{n}")
             inputs = with_strides(x), with_strides(y), with_strides(got[1]), with_strides(out_grad)

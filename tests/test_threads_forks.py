@@ -7,10 +7,11 @@ import importlib.util
 import shutil
 import subprocess
 
-import fge
 import numpy as np
 import pytest
 from processes import run_child
+
+import fge
 
 
 @pytest.fixture(params=fge.engines())
@@ -145,9 +146,12 @@ def test_affinity_limits_the_default():
 @pytest.mark.parametrize("version", ("v1", "v2"))
 def test_quota_limits_the_default(version):
     prefix = ("unshare", "--map-root-user", "--mount")
-    mountable = shutil.which("unshare") and not subprocess.run(
-        [*prefix, "mount", "-t", "tmpfs", "tmpfs", "/sys/fs/cgroup"], capture_output=True
-    ).returncode
+    mountable = (
+        shutil.which("unshare")
+        and not subprocess.run(
+            [*prefix, "mount", "-t", "tmpfs", "tmpfs", "/sys/fs/cgroup"], capture_output=True
+        ).returncode
+    )
     if not mountable:
         pytest.skip("needs a mount namespace")
     run_child("default_threads_with_a_quota", version, prefix=prefix)

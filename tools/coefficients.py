@@ -6,7 +6,7 @@ first whose error is below a quarter of the type's rounding. Run `python tools/c
 (needs mpmath) after a change here.
 """
 
-from mpmath import mp, mpf, cos, pi, exp, erfc, sqrt, tanh, log, polyval
+from mpmath import cos, erfc, exp, log, mp, mpf, pi, polyval, sqrt, tanh
 
 mp.dps = 60
 
@@ -85,7 +85,10 @@ def main():
     print("/* Made by tools/coefficients.py; lowest power first. */")
     print("#ifndef FGE_COEFFICIENTS_H\n#define FGE_COEFFICIENTS_H\n")
     half_ln2 = log(2) / 2 * mpf("1.0001")
-    for suffix, tag, digits, unit, far in (("f", "F32", 12, mpf(2) ** -24, 15), ("", "F64", 21, mpf(2) ** -53, 40)):
+    for suffix, tag, digits, unit, far in (
+        ("f", "F32", 12, mpf(2) ** -24, 15),
+        ("", "F64", 21, mpf(2) ** -53, 40),
+    ):
         # exp_rest (about 1/2) is multiplied by r^2 <= 0.12 before it is added to 1, so that 4 units here are 1/4 there
         write(f"EXP_REST_{tag}", fit_to(exp_rest, -half_ln2, half_ln2, 4 * unit), digits, suffix)
         # tanh_rest likewise by z^2 / tanh's own size

@@ -49,6 +49,13 @@ static void FN(tile)(int64_t r, const void *a, int64_t a_row, int64_t a_col, con
 #define FGE_EACH_ROWS(X) X(1) X(2)
 #endif
     if (cols < NR) {
+#if defined(FGE_ISA_AVX2)
+        if (rows == MR) { /* masks take two registers more than there are */
+            FN(tile)(r, a, a_row, a_col, b, b_row, c, ldc, MR / 2, cols, add);
+            FN(tile)(r, (const REAL *)a + MR / 2 * a_row, a_row, a_col, b, b_row, (REAL *)c + MR / 2 * ldc, ldc, MR / 2, cols, add);
+            return;
+        }
+#endif
         switch (rows) { FGE_EACH_ROWS(FGE_TILE_EDGE) }
     } else if (a_row == 1 && a_col == MR && b_row == NR) {
         switch (rows) { FGE_EACH_ROWS(FGE_TILE_PACKED) }
