@@ -746,7 +746,7 @@ def measure_peak(dtype_name="float32", seconds=0.2):
 def convert(cnp.ndarray source not None, cnp.ndarray target not None):
     """Convert between float32 and half arrays as the kernels do; for tests of the rounding. Contiguous, of one length."""
     cdef int from_dtype = _dtype_code(source), to_dtype = _dtype_code(target)
-    if from_dtype < 0 or to_dtype < 0 or FGE_FLOAT64 in (from_dtype, to_dtype):
+    if from_dtype < 0 or to_dtype < 0 or from_dtype == <int>FGE_FLOAT64 or to_dtype == <int>FGE_FLOAT64:
         raise TypeError("source and target must be float32, float16 or bfloat16")
     if not (source.flags.c_contiguous and target.flags.c_contiguous and target.flags.writeable) or source.size != target.size:
         raise ValueError("source and target must be contiguous, of one length, and target writable")
