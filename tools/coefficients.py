@@ -48,6 +48,11 @@ def exp_rest(r):
     return mpf(1) / 2 if r == 0 else (exp(r) - 1 - r) / r**2
 
 
+def exp2_rest(f):
+    """(2^f - 1) / f."""
+    return log(2) if f == 0 else (mpf(2) ** f - 1) / f
+
+
 def tanh_rest(w):
     """(tanh(z) / z - 1) / z^2 in w = z^2."""
     if w == 0:
@@ -91,6 +96,8 @@ def main():
     ):
         # exp_rest (about 1/2) is multiplied by r^2 <= 0.12 before it is added to 1, so that 4 units here are 1/4 there
         write(f"EXP_REST_{tag}", fit_to(exp_rest, -half_ln2, half_ln2, 4 * unit), digits, suffix)
+        # for results of half precision, so that float32's last bit may be lost: on [-1/2, 1/2]
+        write(f"EXP2_REST_{tag}", fit_to(exp2_rest, -mpf("0.5001"), mpf("0.5001"), unit), digits, suffix)
         # tanh_rest likewise by z^2 / tanh's own size
         write(f"TANH_REST_{tag}", fit_to(tanh_rest, mpf(0), mpf("0.391"), unit), digits, suffix)
         write(f"MILLS_{tag}", fit_to(mills, mpf(-1), mills_argument(mpf(far)), unit / 4), digits, suffix)

@@ -42,7 +42,7 @@ static inline fge_reserve_kind fge_reserve_kind_of(int id) { return FGE_ACTIVATI
 #define CHOOSE(f32, f64) f64
 #endif
 
-static inline V FN(polynomial)(V x, const REAL *coefficients, int terms) {
+static inline ALWAYS_INLINE V FN(polynomial)(V x, const REAL *coefficients, int terms) {
     V sum = v_set1(coefficients[terms - 1]);
     for (int i = terms - 2; i >= 0; i--) sum = v_fma(sum, x, v_set1(coefficients[i]));
     return sum;
@@ -51,6 +51,8 @@ static inline V FN(polynomial)(V x, const REAL *coefficients, int terms) {
 #define POLYNOMIAL(x, NAME)                                                                        \
     FN(polynomial)(x, (const REAL[])CHOOSE(NAME##_F32, NAME##_F64), CHOOSE(NAME##_F32_TERMS, NAME##_F64_TERMS))
 
+#undef LOG2_E
+#define LOG2_E 1.4426950408889634
 /* Beyond these exp(t) is 0, or 1 + exp(t) is exp(t) by far, in every use below. */
 #undef EXP_LOWEST
 #undef EXP_HIGHEST
@@ -59,12 +61,12 @@ static inline V FN(polynomial)(V x, const REAL *coefficients, int terms) {
 /* Derivatives below exp(SLOPE_LOWEST) are taken for 0: their products would soon leave the normal range, where x86 is slow. */
 #undef SLOPE_LOWEST
 #define SLOPE_LOWEST CHOOSE(-60.0f, -600.0)
-static inline V FN(clamp)(V t, REAL low, REAL high) { return v_max(v_set1(low), v_min(v_set1(high), t)); }
+static inline ALWAYS_INLINE V FN(clamp)(V t, REAL low, REAL high) { return v_max(v_set1(low), v_min(v_set1(high), t)); }
 
 /* exp(high + low) = (p + *rest) * 2^n with p in about [0.7, 1.42]; returns p, and p alone where rest is NULL. ln 2 in two parts (Cody and Waite): n times the
  * first is exact. */
-static inline V FN(exp_parts)(V high, V low, V *n, V *rest) {
-    *n = v_round(v_mul(high, v_set1((REAL)1.4426950408889634)));
+static inline ALWAYS_INLINE V FN(exp_parts)(V high, V low, V *n, V *rest) {
+    *n = v_round(v_mul(high, v_set1((REAL)LOG2_E)));
     V r = v_fnma(*n, v_set1(CHOOSE(0.693359375f, 6.93147180369123816490e-01)), high);
     r = v_add(v_fnma(*n, v_set1(CHOOSE(-2.12194440e-4f, 1.90821492927058770002e-10)), r), low);
     const V beyond_one = v_fma(v_mul(r, r), POLYNOMIAL(r, EXP_REST), r), p = v_add(v_set1(1), beyond_one);
@@ -74,32 +76,46 @@ static inline V FN(exp_parts)(V high, V low, V *n, V *rest) {
 
 /* sigmoid(t) = q * 2^n for t = high + low, high clamped by the caller; returns q. 2^n stays apart so that a factor can
  * be multiplied in before a result below the normal range loses bits. */
-static inline V FN(one_and_exp)(V p, V n) { return v_add(v_set1(1), v_scale_normal(p, v_max(v_set1(FGE_NEAR_TINY), n))); }
-static inline V FN(sigmoid_parts)(V high, V low, V *n) {
+static inline ALWAYS_INLINE V FN(one_and_exp)(V p, V n) { return v_add(v_set1(1), v_scale_normal(p, v_max(v_set1(FGE_NEAR_TINY), n))); }
+static inline ALWAYS_INLINE V FN(sigmoid_parts)(V high, V low, V *n) {
     const V p = FN(exp_parts)(high, low, n, NULL);
     return v_quotient(p, FN(one_and_exp)(p, *n));
 }
 /* z * sigmoid(high + low) where z and high grow together; z itself once the sigmoid is 1. */
-static inline V FN(times_sigmoid)(V z, V high, V low) {
+static inline ALWAYS_INLINE V FN(times_sigmoid)(V z, V high, V low) {
     V n;
     const V q = FN(sigmoid_parts)(FN(clamp)(high, EXP_LOWEST, EXP_HIGHEST), low, &n);
     const V product = v_scale(v_mul(v_max(v_set1(-1000), z), q), n);
     return v_select(v_gt(high, v_set1(45)), z, product);
 }
+/* 1 / (1 + 2^u), for results that are about to be rounded to half precision; half of the operations. Not for u above EXP2_HIGHEST. */
+#undef EXP2_HIGHEST
+#define EXP2_HIGHEST 100
+static inline ALWAYS_INLINE V FN(half_sigmoid)(V u) {
+    u = v_max(v_set1(-60), u); /* 1 + 2^u is 1 there */
+    const V n = v_round(u), f = v_sub(u, n), p = v_fma(f, POLYNOMIAL(f, EXP2_REST), v_set1(1));
+    return v_reciprocal(v_add(v_set1(1), v_scale_normal(p, n)));
+}
+/* z * sigmoid(-u ln 2) likewise, for any u; z falls where u grows */
+static inline ALWAYS_INLINE V FN(times_half_sigmoid)(V z, V u) {
+    if (__builtin_expect(v_any(v_gt(u, v_set1(EXP2_HIGHEST))), 0))
+        return FN(times_sigmoid)(z, v_mul(u, v_set1((REAL)-0.69314718055994530942)), v_set1(0));
+    return v_mul(z, FN(half_sigmoid)(u));
+}
 /* sigmoid and its complement, each exact where it is small; t isn't below SLOPE_LOWEST */
-static inline V FN(sigmoid_both)(V t, V *complement) {
+static inline ALWAYS_INLINE V FN(sigmoid_both)(V t, V *complement) {
     V n;
     const V p = FN(exp_parts)(t, v_set1(0), &n, NULL);
     *complement = v_quotient(v_set1(1), FN(one_and_exp)(p, n));
     return v_scale_normal(v_mul(p, *complement), n);
 }
 
-static inline V FN(none_forward)(V z, int half) { (void)half; return z; }
-static inline V FN(none_derivative)(V z) { (void)z; return v_set1(1); }
+static inline ALWAYS_INLINE V FN(none_forward)(V z, int half) { (void)half; return z; }
+static inline ALWAYS_INLINE V FN(none_derivative)(V z) { (void)z; return v_set1(1); }
 
 /* NaN > 0 is false: the bit is 0, but the value must stay NaN, so the comparison is 0 > z */
-static inline V FN(relu_forward)(V z, int half) { (void)half; return v_max(v_set1(0), z); }
-static inline V FN(relu_derivative)(V z) { return v_keep(v_gt(z, v_set1(0)), v_set1(1)); }
+static inline ALWAYS_INLINE V FN(relu_forward)(V z, int half) { (void)half; return v_max(v_set1(0), z); }
+static inline ALWAYS_INLINE V FN(relu_derivative)(V z) { return v_keep(v_gt(z, v_set1(0)), v_set1(1)); }
 
 /* gelu, tanh form: 0.5 z (1 + tanh(u)) = z / (1 + exp(-2u)), u = sqrt(2/pi) (z + 0.044715 z^3)
  * (D. Hendrycks, K. Gimpel, arXiv:1606.08415). The right-hand side doesn't cancel in the negative tail. There an error
@@ -114,12 +130,12 @@ static inline V FN(relu_derivative)(V z) { return v_keep(v_gt(z, v_set1(0)), v_s
 #define GELU_B_REST CHOOSE(2.398832396e-9f, -6.175149918e-19)
 #undef GELU_FAR
 #define GELU_FAR 24 /* |2u| is over 1000 here */
-static inline V FN(gelu_forward)(V z, int half) {
-    const V x = FN(clamp)(z, -GELU_FAR, GELU_FAR);
+static inline ALWAYS_INLINE V FN(gelu_forward)(V z, int half) {
     if (half) {
-        const V t = v_mul(x, v_fma(v_mul(x, x), v_set1(GELU_B), v_set1(GELU_A)));
-        return FN(times_sigmoid)(z, t, v_set1(0));
+        const V a = v_set1((REAL)(-GELU_A * LOG2_E)), b = v_set1((REAL)(-GELU_B * LOG2_E));
+        return FN(times_half_sigmoid)(z, v_mul(z, v_fma(v_mul(z, z), b, a)));
     }
+    const V x = FN(clamp)(z, -GELU_FAR, GELU_FAR);
     V square_low, low, product_low;
     const V square = v_product(x, x, &square_low);
     const V cubic = v_product(v_set1(GELU_B), square, &low);
@@ -131,7 +147,7 @@ static inline V FN(gelu_forward)(V z, int half) {
     const V high = v_product(x, sum, &product_low);
     return FN(times_sigmoid)(z, high, v_fma(x, low, product_low));
 }
-static inline V FN(gelu_derivative)(V z) {
+static inline ALWAYS_INLINE V FN(gelu_derivative)(V z) {
     const V x = FN(clamp)(z, -GELU_FAR, GELU_FAR), square = v_mul(x, x);
     const V t = v_mul(x, v_fma(square, v_set1(GELU_B), v_set1(GELU_A)));
     V complement;
@@ -148,7 +164,7 @@ static inline V FN(gelu_derivative)(V z) {
 #define NORMAL_FAR CHOOSE(15, 40)
 #undef NORMAL_SLOPE_FAR
 #define NORMAL_SLOPE_FAR CHOOSE(11, 34) /* where the derivative is below exp(SLOPE_LOWEST) */
-static inline V FN(normal_tail)(V z, REAL far, int half, V *low, V *gauss, V *n) {
+static inline ALWAYS_INLINE V FN(normal_tail)(V z, REAL far, int half, V *low, V *gauss, V *n) {
     const V centre = v_set1(MILLS_CENTRE), twice = v_set1(2 * MILLS_CENTRE), one_by_twice = v_set1(1 / (REAL)(2 * MILLS_CENTRE));
     const V a = v_min(v_set1(far), v_abs(z)), below = v_add(a, centre), w = v_quotient(twice, below);
     V square_low, gauss_low;
@@ -174,7 +190,7 @@ static inline V FN(normal_tail)(V z, REAL far, int half, V *low, V *gauss, V *n)
     *low = v_fma(product, factor_low, v_fma(product_low, factor, high_low));
     return high;
 }
-static inline V FN(gelu_erf_forward)(V z, int half) {
+static inline ALWAYS_INLINE V FN(gelu_erf_forward)(V z, int half) {
     V low, gauss, n;
     const V high = FN(normal_tail)(z, NORMAL_FAR, half, &low, &gauss, &n), x = v_max(v_set1(-NORMAL_FAR), z);
     const V left = v_scale(v_fma(x, high, v_mul(x, low)), n);
@@ -182,7 +198,7 @@ static inline V FN(gelu_erf_forward)(V z, int half) {
     const V right = v_mul(z, v_sub(v_sub(v_set1(1), v_scale_normal(high, far)), v_scale_normal(low, far)));
     return v_select(v_gt(v_set1(0), z), left, right);
 }
-static inline V FN(gelu_erf_derivative)(V z) {
+static inline ALWAYS_INLINE V FN(gelu_erf_derivative)(V z) {
     V low, gauss, n;
     const V scaled = FN(normal_tail)(z, NORMAL_SLOPE_FAR, 1, &low, &gauss, &n), tail = v_scale_normal(scaled, n);
     const V phi = v_mul(v_scale_normal(gauss, n), v_set1((REAL)0.39894228040143267794)); /* 1 / sqrt(2 pi) */
@@ -191,24 +207,27 @@ static inline V FN(gelu_erf_derivative)(V z) {
     return v_select(v_gt(v_set1(-NORMAL_SLOPE_FAR), z), v_set1(0), slope);
 }
 
-static inline V FN(silu_forward)(V z, int half) { (void)half; return FN(times_sigmoid)(z, z, v_set1(0)); }
-static inline V FN(silu_derivative)(V z) {
+static inline ALWAYS_INLINE V FN(silu_forward)(V z, int half) {
+    if (half) return FN(times_half_sigmoid)(z, v_mul(z, v_set1((REAL)-LOG2_E)));
+    return FN(times_sigmoid)(z, z, v_set1(0));
+}
+static inline ALWAYS_INLINE V FN(silu_derivative)(V z) {
     const V t = FN(clamp)(z, SLOPE_LOWEST, EXP_HIGHEST);
     V complement;
     const V w = FN(sigmoid_both)(t, &complement);
     return v_select(v_gt(v_set1(SLOPE_LOWEST), z), v_set1(0), v_fma(v_mul(w, complement), t, w));
 }
 
-static inline V FN(sigmoid_forward)(V z, int half) {
+static inline ALWAYS_INLINE V FN(sigmoid_forward)(V z, int half) {
     (void)half;
     V n;
     const V q = FN(sigmoid_parts)(FN(clamp)(z, EXP_LOWEST, EXP_HIGHEST), v_set1(0), &n);
     return v_scale(q, n);
 }
-static inline V FN(sigmoid_derivative)(V out) { return v_mul(out, v_sub(v_set1(1), out)); }
+static inline ALWAYS_INLINE V FN(sigmoid_derivative)(V out) { return v_mul(out, v_sub(v_set1(1), out)); }
 
 /* A polynomial where 1 - exp(-2|z|) would cancel, 1 - 2 / (exp(2|z|) + 1) beyond. */
-static inline V FN(tanh_forward)(V z, int half) {
+static inline ALWAYS_INLINE V FN(tanh_forward)(V z, int half) {
     (void)half;
     const V a = v_abs(z), square = v_mul(z, z);
     const V near = v_fma(v_mul(z, square), POLYNOMIAL(square, TANH_REST), z);
@@ -217,7 +236,7 @@ static inline V FN(tanh_forward)(V z, int half) {
     const V far = v_sub(v_set1(1), v_quotient(v_set1(2), v_add(v_scale_normal(p, n), v_set1(1))));
     return v_select(v_gt(a, v_set1((REAL)0.625)), v_copysign(far, z), near);
 }
-static inline V FN(tanh_derivative)(V out) { return v_mul(v_sub(v_set1(1), out), v_add(v_set1(1), out)); }
+static inline ALWAYS_INLINE V FN(tanh_derivative)(V out) { return v_mul(v_sub(v_set1(1), out), v_add(v_set1(1), out)); }
 
 /* With a constant id these fold to the one function. */
 static inline ALWAYS_INLINE V FN(activation_forward)(int id, V z, int half) {

@@ -57,6 +57,27 @@ static inline ALWAYS_INLINE void FN(forward_step)(const fge_epilogue *e, const R
     (void)e;
 }
 
+#if FGE_WIDE
+/* 2 W columns at once, all of them there */
+static inline ALWAYS_INLINE void FN(forward_wide)(const REAL *sums, const REAL *bias, void *out, void *reserve, int64_t c,
+                                                 int activation, int dtype) {
+    const fge_reserve_kind kind = fge_reserve_kind_of(activation);
+    WIDE z = FN(load_wide)(sums);
+    if (bias) z = FN(wide_add)(z, FN(load_wide)(bias));
+    if (reserve && kind == FGE_RESERVE_BITS) {
+        const WIDE_MASK positive = FN(wide_gt)(z, FN(wide_set1)(0));
+        const unsigned bits = v_bits(positive.of[0]) | v_bits(positive.of[1]) << W;
+        memcpy((uint8_t *)reserve + (c >> 3), &bits, 2 * W / 8);
+    }
+    const WIDE result = FN(activation_forward_wide)(activation, z, fge_is_half(dtype));
+#pragma GCC unroll 2
+    for (int s = 0; s < 2; s++) {
+        if (reserve && kind == FGE_RESERVE_Z) FN(store_as)(reserve, c + s * W, z.of[s], W, dtype);
+        FN(store_as)(out, c + s * W, result.of[s], W, dtype);
+    }
+}
+#endif
+
 static inline ALWAYS_INLINE void FN(forward_tile)(const fge_epilogue *e, const REAL *sums, int64_t ld, int64_t rows,
                                                  int64_t cols, int64_t row0, int64_t col0, int activation, int dtype) {
     const fge_reserve_kind kind = fge_reserve_kind_of(activation);
@@ -68,6 +89,10 @@ static inline ALWAYS_INLINE void FN(forward_tile)(const fge_epilogue *e, const R
         if (e->reserve && kind != FGE_RESERVE_NONE)
             reserve = (char *)e->reserve + (row0 + i) * e->reserve_stride * (kind == FGE_RESERVE_BITS ? 1 : fge_dtype_size(dtype));
         int64_t j = 0;
+#if FGE_WIDE
+        for (; j + 2 * W <= cols; j += 2 * W)
+            FN(forward_wide)(row + j, bias ? bias + j : NULL, out, reserve, col0 + j, activation, dtype);
+#endif
         for (; j + STEP <= cols; j += STEP)
             FN(forward_step)(e, row + j, bias ? bias + j : NULL, out, reserve, col0 + j, STEP, activation, dtype);
         if (j < cols)

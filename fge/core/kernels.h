@@ -10,6 +10,13 @@
 #include <immintrin.h>
 #endif
 
+/* two vectors side by side in the epilogue, see activation_wide.h */
+#if defined(FGE_ISA_AVX512) || defined(FGE_ISA_AVX2)
+#define FGE_WIDE 1
+#else
+#define FGE_WIDE 0
+#endif
+
 #define ALWAYS_INLINE __attribute__((always_inline))
 #define CONCATENATE_(a, b) a##_##b
 #define CONCATENATE(a, b) CONCATENATE_(a, b)

@@ -2,6 +2,9 @@
 #include "simd.h"
 #include "tile_sizes.h"
 #include "activation.h"
+#if FGE_WIDE
+#include "activation_wide.h"
+#endif
 #include "convert.h"
 #include "epilogue.h"
 #include "operand.h"

@@ -8,7 +8,8 @@
  *   v_max, v_min   answer their second operand where either is NaN (as x86 does), so that max(limit, z) keeps NaN
  *   v_fma          a * b + c, one rounding where the hardware has it
  *   v_product      a * b, exactly, as a sum of two
- *   v_quotient     a / b within a unit in the last place, for a and b in the middle of the range
+ *   v_quotient     a / b within a unit in the last place, for a and b in the middle of the range; v_reciprocal is 1 / a
+ *   v_any          whether a lane of the mask is set
  *   v_scale        x * 2^n, n integral and x * 2^(n + 149) normal (1074 for double); v_scale_normal: the result is normal. Results below the normal range are made
  *                  from integers: where arithmetic gives such numbers, x86 takes a hundred times as long
  *   v_load_n       n <= W lanes, zeros behind; v_store_n writes n lanes
@@ -31,6 +32,9 @@
 #undef v_mul
 #undef v_div
 #undef v_quotient
+#undef v_reciprocal
+#undef v_any
+#define v_any(m) (v_bits(m) != 0)
 #undef v_fma
 #undef v_fnma
 #undef v_max
@@ -79,10 +83,14 @@
     _mm512_castsi512_ps(_mm512_ternarylogic_epi32(_mm512_set1_epi32((int)0x80000000u), _mm512_castps_si512(s), \
                                                   _mm512_castps_si512(a), 0xca))
 #define v_quotient(a, b) avx512_quotient32(a, b)
+#define v_reciprocal(a) avx512_reciprocal32(a)
 /* Newton's step on the reciprocal and one on the quotient: half the time of a division. */
+static inline __m512 avx512_reciprocal32(__m512 b) {
+    const __m512 near = _mm512_rcp14_ps(b);
+    return _mm512_fmadd_ps(_mm512_fnmadd_ps(b, near, _mm512_set1_ps(1)), near, near);
+}
 static inline __m512 avx512_quotient32(__m512 a, __m512 b) {
-    __m512 reciprocal = _mm512_rcp14_ps(b);
-    reciprocal = _mm512_fmadd_ps(_mm512_fnmadd_ps(b, reciprocal, _mm512_set1_ps(1)), reciprocal, reciprocal);
+    const __m512 reciprocal = avx512_reciprocal32(b);
     const __m512 quotient = _mm512_mul_ps(a, reciprocal);
     return _mm512_fmadd_ps(_mm512_fnmadd_ps(b, quotient, a), reciprocal, quotient);
 }
@@ -126,6 +134,7 @@ static inline __m512 avx512_scale32(__m512 x, __m512 n) {
     _mm512_castsi512_pd(_mm512_ternarylogic_epi64(_mm512_set1_epi64((long long)0x8000000000000000ull), \
                                                   _mm512_castpd_si512(s), _mm512_castpd_si512(a), 0xca))
 #define v_quotient(a, b) v_div(a, b)
+#define v_reciprocal(a) v_div(v_set1(1), a)
 static inline __m512d avx512_scale64(__m512d x, __m512d n) {
     const __mmask8 near = _mm512_cmp_pd_mask(n, _mm512_set1_pd(FGE_NEAR_TINY), _CMP_LT_OQ);
     if (__builtin_expect(near == 0, 1)) return _mm512_scalef_pd(x, n);
@@ -153,6 +162,7 @@ static inline __m512d avx512_scale64(__m512d x, __m512d n) {
 #define v_mul(a, b) _mm256_mul_ps(a, b)
 #define v_div(a, b) _mm256_div_ps(a, b)
 #define v_quotient(a, b) v_div(a, b)
+#define v_reciprocal(a) v_div(v_set1(1), a)
 #define v_fma(a, b, c) _mm256_fmadd_ps(a, b, c)
 #define v_fnma(a, b, c) _mm256_fnmadd_ps(a, b, c)
 #define v_max(a, b) _mm256_max_ps(a, b)
@@ -207,6 +217,7 @@ static inline __m256 avx2_scale32(__m256 x, __m256 n) {
 #define v_mul(a, b) _mm256_mul_pd(a, b)
 #define v_div(a, b) _mm256_div_pd(a, b)
 #define v_quotient(a, b) v_div(a, b)
+#define v_reciprocal(a) v_div(v_set1(1), a)
 #define v_fma(a, b, c) _mm256_fmadd_pd(a, b, c)
 #define v_fnma(a, b, c) _mm256_fnmadd_pd(a, b, c)
 #define v_max(a, b) _mm256_max_pd(a, b)
@@ -275,6 +286,7 @@ typedef int64_t portable_i64 __attribute__((vector_size(16)));
 #define v_mul(a, b) ((a) * (b))
 #define v_div(a, b) ((a) / (b))
 #define v_quotient(a, b) v_div(a, b)
+#define v_reciprocal(a) v_div(v_set1(1), a)
 #define v_fma(a, b, c) P_(portable_fma)(a, b, c)
 #define v_fnma(a, b, c) P_(portable_fma)(-(a), b, c)
 #define v_max(a, b) v_select(v_gt(a, b), a, b)
