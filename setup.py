@@ -20,6 +20,7 @@ ISA_FLAGS = {"kernels_portable": []}
 if X86:
     ISA_FLAGS["kernels_avx2"] = ["-mavx2", "-mfma", "-mf16c"]
     ISA_FLAGS["kernels_avx512"] = ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma", "-mf16c"]
+    ISA_FLAGS["kernels_avx512_bf16"] = ISA_FLAGS["kernels_avx512"] + ["-mavx512bf16"]
     ISA_FLAGS["pairs_avx512"] = ISA_FLAGS["kernels_avx512"] + ["-mavx512bf16"]
     ISA_FLAGS["pairs_amx"] = ISA_FLAGS["pairs_avx512"] + ["-mamx-tile", "-mamx-bf16"]
 # contraction of a * b + c is written out where it is wanted: error-free products rely on the rest staying apart

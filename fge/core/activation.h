@@ -4,7 +4,7 @@
  * (tests/activation_table.py).
  *
  *   NAME_forward(z, half)   half: the result is about to be rounded to a half type, so that float32's last bits don't count
- *   NAME_derivative(s)      act'(z) from what the reserve keeps: s is z or out. Not called for RESERVE_BITS, whose
+ *   NAME_derivative(s, half) act'(z) from what the reserve keeps: s is z or out. Not called for RESERVE_BITS, whose
  *                           derivative is the bit
  *
  * Limits at +-inf hold without a NaN from inf * 0, and NaN passes through, because arguments are clamped to where the
@@ -88,19 +88,29 @@ static inline ALWAYS_INLINE V FN(times_sigmoid)(V z, V high, V low) {
     const V product = v_scale(v_mul(v_max(v_set1(-1000), z), q), n);
     return v_select(v_gt(high, v_set1(45)), z, product);
 }
-/* 1 / (1 + 2^u), for results that are about to be rounded to half precision; half of the operations. Not for u above EXP2_HIGHEST. */
+/* 1 / (1 + *power), *power = 2^u, for results that are about to be rounded to half precision; half of the operations. Not for u above
+ * EXP2_HIGHEST. */
 #undef EXP2_HIGHEST
 #define EXP2_HIGHEST 100
-static inline ALWAYS_INLINE V FN(half_sigmoid)(V u) {
-    u = v_max(v_set1(-60), u); /* 1 + 2^u is 1 there */
+static inline ALWAYS_INLINE V FN(half_sigmoid)(V u, V *power) {
+    u = v_max(v_set1(-60), u); /* the result is 1 there */
     const V n = v_round(u), f = v_sub(u, n), p = v_fma(f, POLYNOMIAL(f, EXP2_REST), v_set1(1));
-    return v_reciprocal(v_add(v_set1(1), v_scale_normal(p, n)));
+    *power = v_scale_normal(p, n);
+    return v_reciprocal(v_add(v_set1(1), *power));
 }
 /* z * sigmoid(-u ln 2) likewise, for any u; z falls where u grows */
 static inline ALWAYS_INLINE V FN(times_half_sigmoid)(V z, V u) {
     if (__builtin_expect(v_any(v_gt(u, v_set1(EXP2_HIGHEST))), 0))
         return FN(times_sigmoid)(z, v_mul(u, v_set1((REAL)-0.69314718055994530942)), v_set1(0));
-    return v_mul(z, FN(half_sigmoid)(u));
+    V power;
+    return v_mul(z, FN(half_sigmoid)(u, &power));
+}
+/* (z sigmoid(t))' = w + w (1 - w) z t', w = sigmoid(t) = 1 / (1 + 2^u), slope = z t' */
+static inline ALWAYS_INLINE V FN(half_slope)(V u, V slope) {
+    V power; /* 1 - w = power w */
+    const V w = FN(half_sigmoid)(v_min(v_set1(EXP2_HIGHEST), u), &power);
+    const V sum = v_fma(v_mul(v_mul(w, power), w), slope, w);
+    return v_select(v_gt(u, v_set1((REAL)(-SLOPE_LOWEST * LOG2_E))), v_set1(0), sum);
 }
 /* sigmoid and its complement, each exact where it is small; t isn't below SLOPE_LOWEST */
 static inline ALWAYS_INLINE V FN(sigmoid_both)(V t, V *complement) {
@@ -111,11 +121,11 @@ static inline ALWAYS_INLINE V FN(sigmoid_both)(V t, V *complement) {
 }
 
 static inline ALWAYS_INLINE V FN(none_forward)(V z, int half) { (void)half; return z; }
-static inline ALWAYS_INLINE V FN(none_derivative)(V z) { (void)z; return v_set1(1); }
+static inline ALWAYS_INLINE V FN(none_derivative)(V z, int half) { (void)z; (void)half; return v_set1(1); }
 
 /* NaN > 0 is false: the bit is 0, but the value must stay NaN, so the comparison is 0 > z */
 static inline ALWAYS_INLINE V FN(relu_forward)(V z, int half) { (void)half; return v_max(v_set1(0), z); }
-static inline ALWAYS_INLINE V FN(relu_derivative)(V z) { return v_keep(v_gt(z, v_set1(0)), v_set1(1)); }
+static inline ALWAYS_INLINE V FN(relu_derivative)(V z, int half) { (void)half; return v_keep(v_gt(z, v_set1(0)), v_set1(1)); }
 
 /* gelu, tanh form: 0.5 z (1 + tanh(u)) = z / (1 + exp(-2u)), u = sqrt(2/pi) (z + 0.044715 z^3)
  * (D. Hendrycks, K. Gimpel, arXiv:1606.08415). The right-hand side doesn't cancel in the negative tail. There an error
@@ -147,12 +157,16 @@ static inline ALWAYS_INLINE V FN(gelu_forward)(V z, int half) {
     const V high = v_product(x, sum, &product_low);
     return FN(times_sigmoid)(z, high, v_fma(x, low, product_low));
 }
-static inline ALWAYS_INLINE V FN(gelu_derivative)(V z) {
+static inline ALWAYS_INLINE V FN(gelu_derivative)(V z, int half) {
     const V x = FN(clamp)(z, -GELU_FAR, GELU_FAR), square = v_mul(x, x);
+    const V slope = v_mul(x, v_fma(square, v_set1(3 * GELU_B), v_set1(GELU_A)));
+    if (half) {
+        const V u = v_mul(x, v_fma(square, v_set1((REAL)(-GELU_B * LOG2_E)), v_set1((REAL)(-GELU_A * LOG2_E))));
+        return FN(half_slope)(u, slope);
+    }
     const V t = v_mul(x, v_fma(square, v_set1(GELU_B), v_set1(GELU_A)));
     V complement;
     const V w = FN(sigmoid_both)(FN(clamp)(t, SLOPE_LOWEST, EXP_HIGHEST), &complement);
-    const V slope = v_mul(x, v_fma(square, v_set1(3 * GELU_B), v_set1(GELU_A)));
     return v_select(v_gt(v_set1(SLOPE_LOWEST), t), v_set1(0), v_fma(v_mul(w, complement), slope, w));
 }
 
@@ -198,7 +212,8 @@ static inline ALWAYS_INLINE V FN(gelu_erf_forward)(V z, int half) {
     const V right = v_mul(z, v_sub(v_sub(v_set1(1), v_scale_normal(high, far)), v_scale_normal(low, far)));
     return v_select(v_gt(v_set1(0), z), left, right);
 }
-static inline ALWAYS_INLINE V FN(gelu_erf_derivative)(V z) {
+static inline ALWAYS_INLINE V FN(gelu_erf_derivative)(V z, int half) {
+    (void)half;
     V low, gauss, n;
     const V scaled = FN(normal_tail)(z, NORMAL_SLOPE_FAR, 1, &low, &gauss, &n), tail = v_scale_normal(scaled, n);
     const V phi = v_mul(v_scale_normal(gauss, n), v_set1((REAL)0.39894228040143267794)); /* 1 / sqrt(2 pi) */
@@ -211,8 +226,9 @@ static inline ALWAYS_INLINE V FN(silu_forward)(V z, int half) {
     if (half) return FN(times_half_sigmoid)(z, v_mul(z, v_set1((REAL)-LOG2_E)));
     return FN(times_sigmoid)(z, z, v_set1(0));
 }
-static inline ALWAYS_INLINE V FN(silu_derivative)(V z) {
+static inline ALWAYS_INLINE V FN(silu_derivative)(V z, int half) {
     const V t = FN(clamp)(z, SLOPE_LOWEST, EXP_HIGHEST);
+    if (half) return FN(half_slope)(v_mul(z, v_set1((REAL)-LOG2_E)), t);
     V complement;
     const V w = FN(sigmoid_both)(t, &complement);
     return v_select(v_gt(v_set1(SLOPE_LOWEST), z), v_set1(0), v_fma(v_mul(w, complement), t, w));
@@ -224,7 +240,7 @@ static inline ALWAYS_INLINE V FN(sigmoid_forward)(V z, int half) {
     const V q = FN(sigmoid_parts)(FN(clamp)(z, EXP_LOWEST, EXP_HIGHEST), v_set1(0), &n);
     return v_scale(q, n);
 }
-static inline ALWAYS_INLINE V FN(sigmoid_derivative)(V out) { return v_mul(out, v_sub(v_set1(1), out)); }
+static inline ALWAYS_INLINE V FN(sigmoid_derivative)(V out, int half) { (void)half; return v_mul(out, v_sub(v_set1(1), out)); }
 
 /* A polynomial where 1 - exp(-2|z|) would cancel, 1 - 2 / (exp(2|z|) + 1) beyond. */
 static inline ALWAYS_INLINE V FN(tanh_forward)(V z, int half) {
@@ -236,7 +252,7 @@ static inline ALWAYS_INLINE V FN(tanh_forward)(V z, int half) {
     const V far = v_sub(v_set1(1), v_quotient(v_set1(2), v_add(v_scale_normal(p, n), v_set1(1))));
     return v_select(v_gt(a, v_set1((REAL)0.625)), v_copysign(far, z), near);
 }
-static inline ALWAYS_INLINE V FN(tanh_derivative)(V out) { return v_mul(v_sub(v_set1(1), out), v_add(v_set1(1), out)); }
+static inline ALWAYS_INLINE V FN(tanh_derivative)(V out, int half) { (void)half; return v_mul(v_sub(v_set1(1), out), v_add(v_set1(1), out)); }
 
 /* With a constant id these fold to the one function. */
 static inline ALWAYS_INLINE V FN(activation_forward)(int id, V z, int half) {
@@ -246,9 +262,9 @@ static inline ALWAYS_INLINE V FN(activation_forward)(int id, V z, int half) {
 #undef FGE_FORWARD_CASE
     return z;
 }
-static inline ALWAYS_INLINE V FN(activation_derivative)(int id, V state) {
+static inline ALWAYS_INLINE V FN(activation_derivative)(int id, V state, int half) {
 #define FGE_DERIVATIVE_CASE(name, kind) \
-    case FGE_##name: return FN(name##_derivative)(state);
+    case FGE_##name: return FN(name##_derivative)(state, half);
     switch (id) { FGE_ACTIVATIONS(FGE_DERIVATIVE_CASE) }
 #undef FGE_DERIVATIVE_CASE
     return v_set1(1);

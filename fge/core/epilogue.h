@@ -32,7 +32,7 @@ static inline ALWAYS_INLINE V FN(times_derivative)(V gradient, int activation, i
     switch (fge_reserve_kind_of(activation)) {
     case FGE_RESERVE_NONE: return gradient;
     case FGE_RESERVE_BITS: return v_keep(FN(load_bits)((const uint8_t *)state, c, n), gradient);
-    default: return v_mul(gradient, FN(activation_derivative)(activation, FN(load_as)(state, c, n, dtype)));
+    default: return v_mul(gradient, FN(activation_derivative)(activation, FN(load_as)(state, c, n, dtype), fge_is_half(dtype)));
     }
 }
 static inline const void *FN(state_row)(const void *state, int64_t stride, int64_t row, int activation, int dtype) {

@@ -73,4 +73,7 @@ static void convert(const void *from, int from_dtype, void *to, int to_dtype, in
             vector_dots_f64},                                                                                               \
     .peak = measure_peak, .convert = convert
 
-const fge_kernels FGE_KERNELS = {.name = FGE_KERNELS_NAME, FGE_KERNELS_FIELDS};
+#if !defined(FGE_KERNELS_PAIRS)
+#define FGE_KERNELS_PAIRS .bf16 = NULL
+#endif
+const fge_kernels FGE_KERNELS = {.name = FGE_KERNELS_NAME, FGE_KERNELS_FIELDS, FGE_KERNELS_PAIRS};
