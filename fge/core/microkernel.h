@@ -94,15 +94,18 @@ static void FN(pack_b)(const void *from, int64_t stride, int64_t count, int64_t 
     FN(pack)((const REAL *)from, stride, count, r, (REAL *)to, NR);
 }
 
-/* y += x . b with rows of b contiguous: four rows at a time, streamed past y, which stays in L1. */
+/* y += x . b with rows of b contiguous: four rows at a time, streamed past y, which stays in L1. Rows are far apart, so that the hardware
+ * doesn't foresee the next ones. */
 static inline ALWAYS_INLINE void FN(stream)(int64_t r, const REAL *x, const void *b, int64_t b_row, int64_t cols, REAL *y,
                                            int dtype) {
+    enum { ROWS_AHEAD = 8 };
     int64_t l = 0;
     for (; l + 4 <= r; l += 4) {
         const V x0 = v_set1(x[l]), x1 = v_set1(x[l + 1]), x2 = v_set1(x[l + 2]), x3 = v_set1(x[l + 3]);
         const int64_t row = l * b_row;
         for (int64_t j = 0; j < cols; j += W) {
             const int n = FN(lanes)(cols - j);
+            for (int ahead = ROWS_AHEAD; ahead < ROWS_AHEAD + 4; ahead++) __builtin_prefetch(fge_at(b, row + ahead * b_row + j, dtype));
             V sum = n == W ? v_load(y + j) : v_load_n(y + j, n);
             sum = v_fma(x0, FN(load_as)(b, row + j, n, dtype), sum);
             sum = v_fma(x1, FN(load_as)(b, row + b_row + j, n, dtype), sum);
