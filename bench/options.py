@@ -17,6 +17,10 @@ SUBJECT = "fge"
 RESULTS = Path(__file__).parent / "results"
 
 
+#: Whom the targets compare with.
+TARGET_PEERS = {"numpy", "torch"}
+
+
 @dataclass(frozen=True)
 class Options:
     """What to measure and how long."""
@@ -38,6 +42,9 @@ class Options:
 def parse(arguments: Sequence[str] | None = None) -> Options:
     """Options from the command line; ends the process where it makes no sense."""
     given = _parser().parse_args(arguments)
+    targets = given.targets
+    if targets is None:
+        targets = TARGET_PEERS <= set(given.peers)
     return Options(
         subject=given.subject,
         peers=given.peers,
@@ -45,11 +52,11 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         dtypes=given.dtypes,
         operations=given.ops,
         activations=given.activations,
-        threads=given.threads,
+        threads=given.threads or ((1, 2) if targets else (_usable_cpus(),)),
         rounds=given.rounds or (3 if given.quick else 7),
         slice_seconds=0.03 if given.quick else 0.1,
         epilogue=given.epilogue,
-        targets=given.targets,
+        targets=targets,
         output=given.output,
     )
 
@@ -66,11 +73,15 @@ def _parser() -> argparse.ArgumentParser:
     add("--dtypes", type=_names(DTYPES), default="float32", help=",".join(DTYPES))
     add("--ops", type=_names(OPERATIONS), default="forward,backward", help=",".join(OPERATIONS))
     add("--activations", type=_names(ACTIVATIONS), default="relu,gelu", help=",".join(ACTIVATIONS))
-    add("--threads", type=_checked(_threads), default=str(_usable_cpus()), help="numbers of threads: 1,2")
+    add("--threads", type=_checked(_threads), help="numbers of threads: 1,2 (default: the CPUs; for targets 1,2)")
     add("--rounds", type=_checked(_positive), help="turns that each contender takes (default: 7)")
     add("--quick", action="store_true", help="two shapes, three short rounds: a look, not a result")
     add("--epilogue", action="store_true", help="also show what each step of the epilogue costs")
-    add("--targets", action="store_true", help="measure all that the targets need, and judge them")
+    add(
+        "--targets",
+        action=argparse.BooleanOptionalAction,
+        help="measure all that the targets need, and judge them (default: where numpy and torch are peers)",
+    )
     add("--output", type=Path, default=RESULTS, help="directory for the JSON and plots")
     add("--subject", choices=(SUBJECT, *PEERS), default=SUBJECT, help="who is compared with the peers")
     return parser
