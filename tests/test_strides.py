@@ -113,6 +113,15 @@ def test_backward(layout, shape, turn, dtype):
         assert_all_same_bits(fge.fused_gemm_epilogue_grad(*arguments, *flags, "gelu"), expected)
 
 
+@pytest.mark.parametrize("needs", ((True, True, True), (False, False, True)), ids=str)
+def test_backward_without_an_activation(needs, layout, flags, dtype):
+    """Operands without a reserve are read along whichever axis is contiguous; bias_grad sums one of the two."""
+    x, y, _, _, out_grad = operands(13, 29, 21, dtype, flags, "none")
+    expected = fge.fused_gemm_epilogue_grad(x, y, None, out_grad, *flags, needs=needs)
+    got = fge.fused_gemm_epilogue_grad(x, y, None, layout(out_grad), *flags, needs=needs)
+    assert_all_same_bits(got, expected)
+
+
 @pytest.mark.parametrize("activation", ("relu", "sigmoid"))
 def test_reserves_of_other_kinds(activation, layout, dtype):
     x, y, _, reserve, out_grad = operands(20, 30, 150, dtype, (False, False), activation)

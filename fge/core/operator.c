@@ -235,7 +235,11 @@ fge_status fge_backward(const fge_backward_args *args) {
     }
     const int wants_sums = args->bias_grad.data != NULL;
     static double plan_only; /* a place, so that the plan counts the sums' memory */
-    if (wants_sums) with_sums->sums = &plan_only;
+    if (wants_sums) {
+        with_sums->sums = &plan_only;
+        /* the sums are those of dZ's own rows, whichever of its axes is contiguous */
+        *(with_sums->sums_of_a ? &with_sums->a : &with_sums->b) = with_sums->sums_of_a ? transposed(dz) : dz;
+    }
     fge_status status = plan_all(&c);
     if (status != FGE_OK) return status;
     fge_workspace workspace;
