@@ -31,4 +31,4 @@ FORCE:
 .PRECIOUS: .venv-%/tools
 
 clean:
-	rm -rf .venv-bench .venv-test build fge/*.so fge/_kernels.c fge/_blas.c fge/_paddle.c *.egg-info
+	rm -rf .venv-bench .venv-test build fge/*.so fge/_kernels.c fge/_blas.c fge/_paddle.c fge/_torch.c *.egg-info

@@ -59,8 +59,7 @@ extensions = [
     extension("fge._blas", ["fge/_blas.pyx"]),
     # Paddle's C++ exceptions unwind through this extension's frames
     extension("fge._paddle", ["fge/_paddle.pyx"], more_flags=["-fexceptions"]),
+    extension("fge._torch", ["fge/_torch.pyx"]),
 ]
-if os.path.exists("fge/_torch.pyx"):
-    extensions.append(extension("fge._torch", ["fge/_torch.pyx"]))
 
 setup(ext_modules=cythonize(extensions, compiler_directives={"language_level": "3"}), cmdclass={"build_ext": BuildWithIsas})
