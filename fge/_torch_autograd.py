@@ -96,7 +96,9 @@ class TransformedFunction(LinearActFunction):
             return [tensor] * info.batch_size if dim is None else tensor.unbind(dim)
 
         slices = zip(each(x, x_dim), each(weight, weight_dim), each(bias, bias_dim), strict=True)
-        outs, reserves = zip(*(TransformedFunction.apply(*of_one, activation) for of_one in slices), strict=True)
+        outs, reserves = zip(
+            *(TransformedFunction.apply(*of_one, activation) for of_one in slices), strict=True
+        )
         if reserves[0] is None:
             return (torch.stack(outs), None), (0, None)
         return (torch.stack(outs), torch.stack(reserves)), (0, 0)

@@ -1,7 +1,7 @@
 """`linear_act`: takes each call the shortest way that is right for it."""
 
 import torch
-from torch import is_autocast_enabled, is_grad_enabled
+from torch import Tensor, is_autocast_enabled, is_grad_enabled
 from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 from torch.overrides import handle_torch_function, has_torch_function_variadic
@@ -10,7 +10,7 @@ from fge import _torch, _torch_operator, _torch_reference  # noqa: F401  (regist
 from fge._torch_autograd import LinearActFunction, TransformedFunction
 
 
-def linear_act(x, weight, bias=None, activation="none"):
+def linear_act(x: Tensor, weight: Tensor, bias: Tensor | None = None, activation: str = "none") -> Tensor:
     """act(x @ weight.T + bias), in one pass.
 
     Parameters
