@@ -22,6 +22,7 @@ cdef object Tensor = torch.Tensor
 cdef object Parameter = torch.nn.Parameter
 cdef object FLOAT32 = torch.float32
 cdef object UINT8 = torch.uint8
+cdef object STRIDED = torch.strided
 cdef dict DTYPES = {
     torch.float32: FGE_FLOAT32, torch.float64: FGE_FLOAT64, torch.float16: FGE_FLOAT16,
     torch.bfloat16: FGE_BFLOAT16,
@@ -44,8 +45,17 @@ def check_activation(activation):
     activation_id(activation)
 
 
-cdef tuple shape_of(tensor):
-    return tuple(tensor.shape)
+cdef tuple shape_of(tensor, str name):
+    try:
+        return tuple(tensor.shape)
+    except RuntimeError:
+        check_dense(tensor, name)
+        raise
+
+
+cdef empty(like, tuple shape, dtype=None):
+    """Beside `like` and of its dtype. PyTorch takes a size faster as arguments than as a tuple."""
+    return like.new_empty(*shape) if dtype is None else like.new_empty(*shape, dtype=dtype)
 
 
 cdef bint is_half(int dtype) noexcept:
@@ -60,6 +70,14 @@ cdef int dtype_of(tensor, str name) except -1:
     if found is None:
         raise TypeError(f"{name} has dtype {tensor.dtype}; it must be float32, float64, float16 or bfloat16")
     return found
+
+
+cdef int check_dense(tensor, str name) except -1:
+    """Sparse, nested and oneDNN's opaque tensors have no strides."""
+    if tensor.layout is not STRIDED or tensor.is_nested:
+        raise TypeError(f"{name} is a {'nested' if tensor.is_nested else tensor.layout} tensor; "
+                        "it must be a dense one, of layout torch.strided")
+    return 0
 
 
 cdef int check_fits(tensor, str name, int dtype, first, str first_name) except -1:
@@ -90,7 +108,7 @@ cdef int check_bias(bias, tuple weight, int dtype, x) except -1:
         raise TypeError(f"bias has dtype {bias.dtype} and x has dtype {x.dtype}; bias must have x's dtype"
                         + (" or float32" if is_half(dtype) else ""))
     check_device(bias, "bias", x, "x")
-    cdef tuple shape = shape_of(bias)
+    cdef tuple shape = shape_of(bias, "bias")
     if len(shape) != 1 or shape[0] != weight[0]:
         raise ValueError(f"bias has shape {shape}; it must have shape (out_features,) = ({weight[0]},) "
                          f"to match weight of shape {weight}")
@@ -124,8 +142,9 @@ cdef int check_reserve(reserve, int act, str activation, out_grad, tuple shape) 
                          "(was it called with save_reserve=False?)")
     if reserve.dtype is not wanted[1]:
         raise TypeError(f"reserve has dtype {reserve.dtype}; the reserve of {activation!r} has dtype {wanted[1]}")
-    if shape_of(reserve) != wanted[0]:
-        raise ValueError(f"reserve has shape {shape_of(reserve)}; the reserve of {activation!r} here has shape "
+    cdef tuple shape_of_reserve = shape_of(reserve, "reserve")
+    if shape_of_reserve != wanted[0]:
+        raise ValueError(f"reserve has shape {shape_of_reserve}; the reserve of {activation!r} here has shape "
                          f"{wanted[0]} (was the forward called with save_reserve=False?)")
     return check_device(reserve, "reserve", out_grad, "out_grad")
 
@@ -143,7 +162,7 @@ cdef class Forward:
         self.activation = activation_id(activation)
         self.dtype = dtype_of(x, "x")
         check_fits(weight, "weight", self.dtype, x, "x")
-        self.x_shape, self.weight_shape = shape_of(x), shape_of(weight)
+        self.x_shape, self.weight_shape = shape_of(x, "x"), shape_of(weight, "weight")
         check_rank_2(self.weight_shape)
         if len(self.x_shape) == 0 or self.x_shape[-1] != self.weight_shape[1]:
             raise ValueError(f"x has shape {self.x_shape}; its last axis must have length in_features = "
@@ -151,11 +170,11 @@ cdef class Forward:
         if bias is not None:
             self.bias_dtype = check_bias(bias, self.weight_shape, self.dtype, x)
         cdef tuple shape = self.x_shape[:-1] + self.weight_shape[:1]
-        self.out = x.new_empty(shape)
+        self.out = empty(x, shape)
         kind = activation_reserve(self.activation)
         if save_reserve and (kind == FGE_RESERVE_BITS or kind == FGE_RESERVE_Z):
             shape, dtype = reserve_layout(self.activation, shape, x.dtype)
-            self.reserve = x.new_empty(shape, dtype=dtype)
+            self.reserve = empty(x, shape, dtype)
 
 
 cdef class Backward:
@@ -169,33 +188,33 @@ cdef class Backward:
         cdef tuple shape
         self.activation = activation_id(activation)
         self.dtype = dtype_of(out_grad, "out_grad")
-        self.shape = shape_of(out_grad)
+        self.shape = shape_of(out_grad, "out_grad")
         self.k = 0
         if len(self.shape) == 0:
             raise ValueError("out_grad is a scalar; it must have the shape of out, [.., out_features]")
         check_reserve(reserve, self.activation, activation, out_grad, self.shape)
         if weight is not None:
             check_fits(weight, "weight", self.dtype, out_grad, "out_grad")
-            shape = shape_of(weight)
+            shape = shape_of(weight, "weight")
             check_rank_2(shape)
             if shape[0] != self.shape[-1]:
                 raise ValueError(f"weight has shape {shape}; its first axis must have length out_features = "
                                  f"{self.shape[-1]} to match out_grad of shape {self.shape}")
             self.k = shape[1]
-            self.x_grad = out_grad.new_empty(self.shape[:-1] + shape[1:])
+            self.x_grad = empty(out_grad, self.shape[:-1] + shape[1:])
         if x is not None:
             check_fits(x, "x", self.dtype, out_grad, "out_grad")
-            shape = shape_of(x)
+            shape = shape_of(x, "x")
             if len(shape) == 0 or shape[:-1] != self.shape[:-1] or (weight is not None and shape[-1] != self.k):
                 raise ValueError(f"x has shape {shape}; it must have that of x_grad, [.., in_features], to match "
                                  f"out_grad of shape {self.shape}")
             self.k = shape[-1]
-            self.weight_grad = out_grad.new_empty((self.shape[-1], self.k))
+            self.weight_grad = empty(out_grad, (self.shape[-1], self.k))
         if bias_dtype is not None:
             if bias_dtype is not out_grad.dtype and not (bias_dtype is FLOAT32 and is_half(self.dtype)):
                 raise TypeError(f"bias_dtype is {bias_dtype}; it must be {out_grad.dtype}"
                                 + (" or torch.float32" if is_half(self.dtype) else ""))
-            self.bias_grad = out_grad.new_empty(self.shape[-1:], dtype=bias_dtype)
+            self.bias_grad = empty(out_grad, self.shape[-1:], bias_dtype)
 
     cdef tuple grads(self):
         return self.x_grad, self.weight_grad, self.bias_grad
@@ -229,11 +248,16 @@ def empty_gradients(out_grad, x, weight, reserve, activation, bias_dtype):
 # --- running ---------------------------------------------------------------------------------------------------------
 
 cdef void *address(tensor) except? NULL:
-    """Where a tensor's elements are. Memory that was given back (a storage resized to nothing) is an error."""
-    cdef size_t data = tensor.data_ptr()
-    if data == 0 and tensor.numel() != 0:
-        raise RuntimeError(f"a tensor of shape {shape_of(tensor)} has no memory; was its storage resized?")
-    return <void *> data
+    return <void *> <size_t> tensor.data_ptr()
+
+
+cdef with_memory(tensor):
+    """`tensor`, or a copy of the zeros that PyTorch's autograd represents without any."""
+    if address(tensor) != NULL or tensor.numel() == 0:
+        return tensor
+    if tensor._is_zerotensor():
+        return tensor.clone()
+    raise RuntimeError(f"a tensor of shape {tuple(tensor.shape)} has no memory; was its storage resized?")
 
 
 cdef rows_of(tensor, tuple shape, fge_in *matrix):
@@ -246,8 +270,7 @@ cdef rows_of(tensor, tuple shape, fge_in *matrix):
     cdef int64_t rows = 1
     cdef int64_t length, axis
     cdef Py_ssize_t last = len(shape) - 1
-    if tensor.is_neg():
-        tensor = tensor.resolve_neg()
+    tensor = tensor.resolve_neg() if tensor.is_neg() else with_memory(tensor)
     matrix.row_stride, matrix.col_stride = shape[last], 1
     if not tensor.is_contiguous():
         strides = tensor.stride()
@@ -324,7 +347,7 @@ def backward(out_grad, x, weight, reserve, activation, bias_dtype):
         weight = rows_of(weight, (args.n, call.k), &matrix)
         args.y.data, args.y.row_stride, args.y.col_stride = matrix.data, matrix.col_stride, matrix.row_stride
     if activation_reserve(args.activation) != FGE_RESERVE_NONE:
-        reserve = reserve.contiguous()
+        reserve = with_memory(reserve).contiguous()
         args.reserve = address(reserve)
     describe_gradient(call.x_grad, args.dtype, args.k, &args.x_grad)
     describe_gradient(call.weight_grad, args.dtype, args.k, &args.y_grad)
@@ -351,10 +374,11 @@ cdef object is_tracing = torch._C._is_tracing
 
 cdef bint is_plain(tensor, str name) except -1:
     kind = type(tensor)
-    if kind is Tensor or kind is Parameter:
-        return tensor.is_cpu and has_storage(tensor)
+    if (kind is Tensor or kind is Parameter) and tensor.is_cpu and has_storage(tensor):
+        return True
     if not isinstance(tensor, Tensor):
         raise TypeError(f"{name} is a {kind.__name__}; it must be a torch.Tensor")
+    check_dense(tensor, name)
     return False
 
 

@@ -1,9 +1,14 @@
 """What the operator's backward keeps and computes, for each way in which PyTorch can differentiate a call."""
 
 import torch
+from torch import is_grad_enabled
+from torch.compiler import is_compiling
 
 from fge import _torch, _torch_reference
 from fge._kernels import activations, reserve_kind
+
+_transforms_active = torch._C._are_functorch_transforms_active
+_is_legacy_batched = torch._C._functorch.is_legacy_batchedtensor
 
 _RESERVE = {name: reserve_kind(name) for name in activations()}
 
@@ -28,15 +33,15 @@ def gradients(ctx, out_grad, reserve_grad):
     (`torch.autograd.grad(.., is_grads_batched=True)`, torch.func's transforms). A gradient of the reserve only comes from
     that: z is an output of the forward in autograd's eyes, so that second derivatives reach its inputs.
     """
-    x, weight, reserve = ctx.saved_tensors
     if out_grad is None and reserve_grad is None:
         return None, None, None
-    if torch.is_grad_enabled() or reserve_grad is not None or _is_batched(out_grad):
+    x, weight, reserve = ctx.saved_tensors
+    if is_grad_enabled() or reserve_grad is not None or _is_batched(out_grad):
         with torch.autocast("cpu", enabled=False):  # the forward has settled the dtypes
             return _torch_reference.gradients(
                 out_grad, reserve_grad, x, weight, reserve, ctx.activation, ctx.bias_dtype
             )
-    if not torch.compiler.is_compiling() and _torch.direct_backward(out_grad, x, weight):
+    if not is_compiling() and _torch.direct_backward(out_grad, x, weight):
         return _torch.backward(out_grad, x, weight, reserve, ctx.activation, ctx.bias_dtype)
     computed = iter(
         torch.ops.fge.linear_act_backward(out_grad, x, weight, reserve, ctx.activation, ctx.bias_dtype)
@@ -46,8 +51,7 @@ def gradients(ctx, out_grad, reserve_grad):
 
 
 def _is_batched(out_grad):
-    functorch = torch._C._functorch
-    return torch._C._are_functorch_transforms_active() or functorch.is_legacy_batchedtensor(out_grad)
+    return _transforms_active() or _is_legacy_batched(out_grad)
 
 
 class LinearActFunction(torch.autograd.Function):
@@ -92,7 +96,9 @@ class TransformedFunction(LinearActFunction):
             return [tensor] * info.batch_size if dim is None else tensor.unbind(dim)
 
         slices = zip(each(x, x_dim), each(weight, weight_dim), each(bias, bias_dim), strict=True)
-        outs, reserves = zip(*(TransformedFunction.apply(*of_one, activation) for of_one in slices), strict=True)
+        outs, reserves = zip(
+            *(TransformedFunction.apply(*of_one, activation) for of_one in slices), strict=True
+        )
         if reserves[0] is None:
             return (torch.stack(outs), None), (0, None)
         return (torch.stack(outs), torch.stack(reserves)), (0, 0)

@@ -1,7 +1,7 @@
 """`linear_act`: takes each call the shortest way that is right for it."""
 
 import torch
-from torch import is_autocast_enabled, is_grad_enabled
+from torch import Tensor, is_autocast_enabled, is_grad_enabled
 from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 from torch.overrides import handle_torch_function, has_torch_function_variadic
@@ -10,7 +10,7 @@ from fge import _torch, _torch_operator, _torch_reference  # noqa: F401  (regist
 from fge._torch_autograd import LinearActFunction, TransformedFunction
 
 
-def linear_act(x, weight, bias=None, activation="none"):
+def linear_act(x: Tensor, weight: Tensor, bias: Tensor | None = None, activation: str = "none") -> Tensor:
     """act(x @ weight.T + bias), in one pass.
 
     Parameters
@@ -49,9 +49,7 @@ def linear_act(x, weight, bias=None, activation="none"):
         if torch._C._are_functorch_transforms_active():
             return TransformedFunction.apply(x, weight, bias, activation)[0]
         return _operator(x, weight, bias, activation)
-    if is_grad_enabled() and (
-        x.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
-    ):
+    if _needs_grad(x, weight, bias):
         out = _apply(x, weight, bias, activation)
         return out[0] if type(out) is tuple else out
     return _torch.forward(x, weight, bias, activation, False)[0]
@@ -61,8 +59,16 @@ def linear_act(x, weight, bias=None, activation="none"):
 _apply = super(torch.autograd.Function, LinearActFunction).apply
 
 
+def _needs_grad(x, weight, bias):
+    return is_grad_enabled() and (
+        x.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
+    )
+
+
 def _operator(x, weight, bias, activation):
-    return torch.ops.fge.linear_act(x, weight, bias, activation, is_grad_enabled())[0]
+    # a trace outlives the settings that it was made under
+    save_reserve = torch._C._is_tracing() or is_grad_enabled()
+    return torch.ops.fge.linear_act(x, weight, bias, activation, save_reserve)[0]
 
 
 def _autocast(x, weight, bias):

@@ -1,5 +1,7 @@
 """`LinearAct`, the module."""
 
+from __future__ import annotations
+
 import math
 
 import torch
@@ -27,7 +29,15 @@ class LinearAct(torch.nn.Module):
     Input is [.., in_features] of the parameters' dtype, output [.., out_features]; see `linear_act`.
     """
 
-    def __init__(self, in_features, out_features, bias=True, activation="relu", device=None, dtype=None):
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        activation: str = "relu",
+        device: torch.device | str | int | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
         super().__init__()
         _torch.check_activation(activation)
         self.in_features = in_features
@@ -35,19 +45,20 @@ class LinearAct(torch.nn.Module):
         self.activation = activation
         self.weight = torch.nn.Parameter(torch.empty(out_features, in_features, device=device, dtype=dtype))
         self.register_parameter(
-            "bias", torch.nn.Parameter(torch.empty(out_features, device=device, dtype=dtype)) if bias else None
+            "bias",
+            torch.nn.Parameter(torch.empty(out_features, device=device, dtype=dtype)) if bias else None,
         )
         self.reset_parameters()
 
     @classmethod
-    def from_linear(cls, linear, activation):
+    def from_linear(cls, linear: torch.nn.Linear, activation: str) -> LinearAct:
         """A layer on the parameters of a `torch.nn.Linear`: the same objects, not copies."""
         layer = cls(0, 0, False, activation, device="meta")
         layer.in_features, layer.out_features = linear.in_features, linear.out_features
         layer.weight, layer.bias = linear.weight, linear.bias
         return layer.train(linear.training)
 
-    def reset_parameters(self):
+    def reset_parameters(self) -> None:
         """Draw the parameters anew, as `torch.nn.Linear.reset_parameters` does: all within 1 / sqrt(in_features)."""
         if self.weight.numel():
             torch.nn.init.kaiming_uniform_(self.weight, a=math.sqrt(5))
@@ -55,10 +66,10 @@ class LinearAct(torch.nn.Module):
             bound = 1 / math.sqrt(self.in_features) if self.in_features else 0
             torch.nn.init.uniform_(self.bias, -bound, bound)
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         return linear_act(x, self.weight, self.bias, self.activation)
 
-    def extra_repr(self):
+    def extra_repr(self) -> str:
         return (
             f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}, "
             f"activation={self.activation!r}"

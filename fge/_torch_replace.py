@@ -33,13 +33,13 @@ class Replacements:
     #: name of each Linear that was left -> why
     left: dict[str, str] = field(default_factory=dict)
 
-    def __str__(self):
+    def __str__(self) -> str:
         lines = [f"swapped {name}: {activation}" for name, activation in self.swapped.items()]
         lines += [f"left    {name}: {reason}" for name, reason in self.left.items()]
         return "\n".join(lines) or "no torch.nn.Linear in the model"
 
 
-def replace_linear_act(model):
+def replace_linear_act(model: nn.Module) -> Replacements:
     """Swap a `LinearAct` in for each Linear that a supported activation follows in an nn.Sequential of `model`.
 
     The model is changed in place. The LinearAct has the Linear's place, name and parameters (the same objects, so

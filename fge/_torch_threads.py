@@ -30,7 +30,9 @@ def _forked():
     """Whether this process is a fork of another; also where that can't be known."""
     try:
         with open("/proc/self/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()  # what precedes holds the name, with any characters
+            fields = (
+                file.read().rpartition(b")")[2].split()
+            )  # what precedes holds the name, with any characters
         return bool(int(fields[6]) & _PF_FORKNOEXEC)
     except (OSError, IndexError, ValueError):
         return True

@@ -10,7 +10,9 @@
 try:
     import torch as _framework  # noqa: F401
 except ImportError as error:
-    raise ImportError(f"fge.torch needs PyTorch, which can't be imported ({error}): pip install torch") from error
+    raise ImportError(
+        f"fge.torch needs PyTorch, which can't be imported ({error}): pip install torch"
+    ) from error
 
 from fge import _torch_threads
 from fge._torch_function import linear_act

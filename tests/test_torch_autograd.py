@@ -115,7 +115,9 @@ def test_no_gradient_no_reserve(monkeypatch):
 
     asked = []
     forward = _torch.forward
-    monkeypatch.setattr(_torch, "forward", lambda *arguments: asked.append(arguments[-1]) or forward(*arguments))
+    monkeypatch.setattr(
+        _torch, "forward", lambda *arguments: asked.append(arguments[-1]) or forward(*arguments)
+    )
     x, weight = random_tensors((5, 4), (6, 4))
     with torch.no_grad():
         assert not linear_act(x, weight, None, "relu").requires_grad
@@ -199,7 +201,9 @@ def test_forward_mode_keeps_the_tangent():
     x, weight = random_tensors((5, 4), (6, 4), requires_grad=False)
     with forward_ad.dual_level():
         tangents = [
-            forward_ad.unpack_dual(function(forward_ad.make_dual(x, torch.ones_like(x)), weight, None, "gelu"))
+            forward_ad.unpack_dual(
+                function(forward_ad.make_dual(x, torch.ones_like(x)), weight, None, "gelu")
+            )
             for function in (linear_act, plain_linear_act)
         ]
     assert_all_close(tangents[0].tangent, tangents[1].tangent)

@@ -33,7 +33,8 @@ def test_opcheck_of_the_backward(activation, dtype):
     for bias_dtype in (None, dtype, torch.float32 if dtype.itemsize == 2 else dtype):
         for operands in ((x, weight), (None, weight), (x, None), (None, None)):
             torch.library.opcheck(
-                torch.ops.fge.linear_act_backward.default, (out_grad, *operands, reserve, activation, bias_dtype)
+                torch.ops.fge.linear_act_backward.default,
+                (out_grad, *operands, reserve, activation, bias_dtype),
             )
 
 
@@ -176,7 +177,9 @@ def test_dispatch_modes_see_the_call():
     with Watch():
         linear_act(x, weight, None, "relu").sum().backward()
     assert {torch.ops.fge.linear_act.default, torch.ops.fge.linear_act_backward.default} <= set(seen)
-    assert_all_close(weight.grad, torch.autograd.grad(plain_linear_act(x, weight, None, "relu").sum(), weight)[0])
+    assert_all_close(
+        weight.grad, torch.autograd.grad(plain_linear_act(x, weight, None, "relu").sum(), weight)[0]
+    )
 
 
 def test_functions_can_be_overridden():

@@ -62,7 +62,9 @@ def test_ranks_and_shapes(x_shape, n, activation):
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
-@pytest.mark.parametrize("x_shape, n", (((0, 4), 5), ((3, 0), 5), ((3, 4), 0), ((2, 0, 4), 5), ((0,), 5)), ids=str)
+@pytest.mark.parametrize(
+    "x_shape, n", (((0, 4), 5), ((3, 0), 5), ((3, 4), 0), ((2, 0, 4), 5), ((0,), 5)), ids=str
+)
 def test_sizes_of_zero(x_shape, n, activation):
     """As PyTorch's own operators have it: empty results, act(bias) for no terms, gradients of zero."""
     tensors = random_tensors(x_shape, (n, x_shape[-1]), (n,))

@@ -1,0 +1,225 @@
+"""Programs of the PyTorch tests that need a process of their own: `python torch_children.py NAME`."""
+
+import concurrent.futures
+import importlib
+import itertools
+import os
+import resource
+import sys
+
+
+def network(torch, fused, dtype=None):
+    """Two layers, their parameters the same each time."""
+    from fge.torch import replace_linear_act
+
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(32, 256), torch.nn.GELU(), torch.nn.Linear(256, 8)).to(dtype)
+    if fused:
+        assert replace_linear_act(model).swapped
+    return model
+
+
+def operands_are_not_copied():
+    """Neither contiguous ones nor those with strides, by the forward or the backward."""
+    import torch
+
+    from fge.torch import linear_act
+
+    rows, k = 1 << 16, 1 << 10
+    weight = torch.ones(8, k)
+    linear_act(torch.ones(64, k), weight, None, "relu")
+    size = rows * k * 4
+    wide, tall = torch.ones(rows, k + 1), torch.ones(k, rows)
+    layouts = {
+        "contiguous": wide.flatten()[: rows * k].view(rows, k),
+        "rows apart": wide[:, :k],
+        "transposed": tall.T,
+        "rank 4": wide.flatten()[: rows * k].view(16, 64, rows >> 10, k),
+        "expanded": torch.ones(1, k).expand(rows, k),
+    }
+
+    def peak():
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+    before = peak()
+    for name, x in layouts.items():
+        out = linear_act(x, weight, None, "relu")
+        out = linear_act(x, weight.requires_grad_(), None, "relu")
+        out.sum().backward()
+        assert peak() - before < size / 4, (name, peak() - before)
+
+
+def reserve_is_all_that_is_saved():
+    """What a training forward keeps alive beyond its result: bits for relu, z for gelu, nothing for tanh."""
+    import torch
+
+    from fge.torch import LinearAct
+
+    rows, n = 4096, 4096
+    x = torch.ones(rows, 16)
+
+    def resident():
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    for activation, extra in (("relu", 1 / 32), ("gelu", 1), ("tanh", 0)):
+        layer = LinearAct(16, n, activation=activation)
+        layer(x)
+        before = resident()
+        out = layer(x)
+        kept = (resident() - before) / (rows * n * 4)
+        assert abs(kept - 1 - extra) < 0.02, (activation, kept)
+        del out
+
+
+def concurrent_callers():
+    """Eight threads, each with a network of its own: every result is that of the thread alone."""
+    import torch
+
+    def results(seed):
+        generator = torch.Generator().manual_seed(seed)
+        x = torch.randn(16 + 24 * seed, 32, generator=generator)
+        model = models[seed]
+        return torch.autograd.grad(model(x).square().sum(), model.parameters())
+
+    models = [network(torch, True) for _ in range(8)]
+    alone = [results(seed) for seed in range(8)]
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        for seed, together in enumerate(pool.map(results, list(range(8)) * 40)):
+            assert all(map(torch.equal, together, alone[seed % 8])), seed
+
+
+def same_threads_as_torch(when):
+    """Calls run on PyTorch's OpenMP threads and leave their number alone, also where fge was used before."""
+    if when == "late":
+        import fge
+        import numpy as np
+
+        fge.fused_gemm_epilogue(np.ones((600, 600)), np.ones((600, 600)))
+    import torch
+
+    import fge
+    from fge.torch import linear_act
+
+    before = torch.get_num_threads()
+    x = torch.ones(512, 512)
+    for _ in range(20):
+        assert linear_act(x, x)[0, 0] == 512 and (x @ x)[0, 0] == 512
+    assert torch.get_num_threads() == before
+    assert fge.config()["threads"]["run on"] == "the loaded OpenMP runtime"
+    torch.set_num_threads(1)
+    assert linear_act(x, x)[511, 511] == 512
+
+
+def fork_after_use():
+    """A child that is forked after the parent trained makes calls of its own.
+
+    Ours only: PyTorch's operators hang there on GNU OpenMP as soon as they would use threads, and its autograd
+    refuses to run in a fork of a process that ran it.
+    """
+    import torch
+
+    model = network(torch, True)
+    x = torch.ones(512, 32)
+
+    def grads():
+        return torch.autograd.grad(model(x).sum(), model.parameters())
+
+    expected = grads()
+    with torch.no_grad():
+        corner = float(model[0](x)[511, 255])
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if float(model[0](x)[511, 255]) == corner else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert all(map(torch.equal, grads(), expected))
+
+
+def data_loader():
+    """Workers of a DataLoader, forked after the parent trained, call the layer to prepare samples."""
+    import torch
+
+    from fge.torch import linear_act
+
+    weight = torch.ones(256, 128)
+
+    class Samples(torch.utils.data.Dataset):
+        def __len__(self):
+            return 12
+
+        def __getitem__(self, i):
+            return linear_act(torch.full((300, 128), float(i)), weight, None, "relu").mean()
+
+    model = network(torch, True)
+    for _ in range(2):
+        model(torch.ones(600, 32)).sum().backward()
+        loader = torch.utils.data.DataLoader(Samples(), batch_size=4, num_workers=2)
+        assert torch.cat(list(loader)).tolist() == [128.0 * i for i in range(12)]
+
+
+def data_parallel(path):
+    """Two processes with half of the batch each have the gradients, and after a step the weights, of one."""
+    import torch
+    import torch.multiprocessing as multiprocessing
+
+    model = network(torch, True, torch.float64)
+    x, target = batch(torch)
+    torch.nn.functional.mse_loss(model(x), target).backward()
+    expected = [parameter.grad for parameter in model.parameters()]
+    torch.save(expected, path + "/expected")
+    multiprocessing.spawn(one_of_two, (path,), nprocs=2)
+
+
+def batch(torch):
+    generator = torch.Generator().manual_seed(1)
+    return (torch.randn(64, n, generator=generator, dtype=torch.float64) for n in (32, 8))
+
+
+def one_of_two(rank, path):
+    import torch
+    import torch.distributed as distributed
+
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    distributed.init_process_group("gloo", f"file://{path}/rendezvous", rank=rank, world_size=2)
+    model = torch.nn.parallel.DistributedDataParallel(network(torch, True, torch.float64))
+    x, target = batch(torch)
+    half = slice(32 * rank, 32 * (rank + 1))
+    torch.nn.functional.mse_loss(model(x[half]), target[half]).backward()
+    for parameter, grad in zip(model.parameters(), torch.load(path + "/expected"), strict=True):
+        torch.testing.assert_close(parameter.grad, grad, rtol=1e-12, atol=1e-14)
+    distributed.destroy_process_group()
+
+
+USES = {
+    "fge": "fge.fused_gemm_epilogue(np.ones((600, 64)), np.ones((64, 600)), activation='relu')[0][599, 0] == 64",
+    "torch": "float((torch.ones(600, 64) @ torch.ones(64, 600))[599, 0]) == 64",
+    "paddle": "float(paddle.matmul(paddle.ones([600, 64]), paddle.ones([64, 600]))[599, 0]) == 64",
+    "fge.torch": "float(fge.torch.linear_act(torch.ones(600, 64), torch.ones(600, 64), None, 'relu')[599, 0]) == 64",
+}
+
+
+def import_order(*names):
+    """Each library works after the others, in turns."""
+    space = {}
+    for name in names:
+        exec(f"import {name}", space)
+    exec("import numpy as np, torch", space)
+    for _, name in itertools.product(range(30), names):
+        assert eval(USES[name], space), name
+
+
+def missing_torch():
+    sys.modules["torch"] = None
+    import fge
+
+    try:
+        importlib.import_module("fge.torch")
+    except ImportError as error:
+        assert "pip install torch" in str(error), error
+    else:
+        raise AssertionError("imported")
+    assert fge.fused_gemm_epilogue is not None
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]](*sys.argv[2:])
