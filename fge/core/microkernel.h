@@ -8,8 +8,12 @@ static inline ALWAYS_INLINE void FN(tile_rows)(int64_t r, const REAL *a, int64_t
     for (int i = 0; i < rows; i++)
 #pragma GCC unroll 4
         for (int j = 0; j < NRV; j++) sums[i][j] = v_set1(0);
+    enum { ROWS_AHEAD = 12 }; /* of b, on their way from L2 */
     for (int64_t l = 0; l < r; l++) {
         V columns[NRV];
+        if (cols == NR)
+#pragma GCC unroll 4
+            for (int j = 0; j < NRV; j++) __builtin_prefetch(b + ROWS_AHEAD * b_row + j * W);
 #pragma GCC unroll 4
         for (int j = 0; j < NRV; j++)
             columns[j] = cols == NR ? v_load(b + j * W) : v_load_n(b + j * W, FN(lanes)(cols - j * W));

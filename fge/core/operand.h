@@ -23,11 +23,15 @@ static inline ALWAYS_INLINE void FN(read_rows)(const fge_operand *o, const void 
     }
 }
 
-/* The commonest case by far, b's panels: NR columns as they are. */
+/* The commonest case by far, b's panels: NR columns as they are. The next panel's are fetched meanwhile: their rows are too far apart for
+ * the hardware to foresee. */
 static void FN(copy_panel)(const REAL *from, int64_t from_stride, int64_t rows, REAL *to) {
     for (int64_t i = 0; i < rows; i++)
 #pragma GCC unroll 4
-        for (int j = 0; j < NR; j += W) v_store(to + i * NR + j, v_load(from + i * from_stride + j));
+        for (int j = 0; j < NR; j += W) {
+            __builtin_prefetch(from + i * from_stride + NR + j);
+            v_store(to + i * NR + j, v_load(from + i * from_stride + j));
+        }
 }
 
 /* Any strides, in squares so that neither side is walked across its rows for long. */
