@@ -27,20 +27,22 @@ from bench.turns import Contenders, answer, seconds_per_call, seconds_per_step
 
 WIDTHS = (768, 3072, 768, 3072, 768)
 BATCH = 512
-MEMORY_BATCH = 4096
+MEMORY_BATCH = 2048
 SLICE_SECONDS = 0.4
-LOSSES_COMPARED = 15
+LOSSES_COMPARED = 10
 PERMUTATIONS = 2
 KINDS = ("plain", "fused")
-ACTIVATIONS = ("relu", "gelu_erf")
+#: name here -> torch.nn module and its options
+ACTIVATIONS = {"relu": ("ReLU", {}), "gelu": ("GELU", {"approximate": "tanh"}), "gelu_erf": ("GELU", {})}
 DTYPES = ("float32", "bfloat16", "autocast")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=DTYPES)
+    parser.add_argument("--activations", nargs="+", choices=ACTIVATIONS, default=ACTIVATIONS)
     asked = parser.parse_args()
     widths = " -> ".join(map(str, WIDTHS))
     print(
@@ -51,7 +53,7 @@ def main() -> None:
         "  peak MiB plain, fused  kept MiB plain, fused"
     )
     for dtype in asked.dtypes:
-        for activation in ACTIVATIONS:
+        for activation in asked.activations:
             print(training(dtype, activation, asked.threads, asked.rounds), flush=True)
     print("\none call, (8, 4) x (4, 128), float32, relu, one thread            torch us  fge us  torch/fge")
     for row in call_costs(asked.rounds):
@@ -119,8 +121,10 @@ class Training:
         if permutation:
             torch.manual_seed(permutation)
             self._permute(layers, torch.randperm)
-        act = {"relu": torch.nn.ReLU, "gelu_erf": torch.nn.GELU}[activation]
-        self.model = torch.nn.Sequential(*[part for layer in layers for part in (layer, act())][:-1])
+        module, options = ACTIVATIONS[activation]
+        self.model = torch.nn.Sequential(
+            *[part for layer in layers for part in (layer, getattr(torch.nn, module)(**options))][:-1]
+        )
         if kind == "fused":
             replace_linear_act(self.model)
         if dtype == "bfloat16":
