@@ -12,13 +12,13 @@ nothing to do (what Paddle's dispatch and the checks cost), of the numpy operato
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import os
 import warnings
 from statistics import median
-from time import perf_counter
 
 import numpy as np
+
+from bench.turns import Contenders, answer, seconds_per_call, seconds_per_step
 
 #: (rows, inputs, hidden, outputs)
 NETWORKS = ((512, 768, 3072, 768), (2048, 64, 256, 64), (64, 128, 256, 10))
@@ -44,30 +44,18 @@ def main() -> None:
 
 def training(network: tuple[int, ...], activation: str, threads: int, rounds: int) -> str:
     """One row of the table."""
-    context = multiprocessing.get_context("spawn")
-    ends, workers = {}, []
-    for kind in KINDS:
-        ends[kind], theirs = context.Pipe()
-        workers.append(context.Process(target=train, args=(theirs, kind, network, activation, threads)))
-        workers[-1].start()
-    losses = [np.array(ends[kind].recv()) for kind in KINDS]
-    difference = np.max(np.abs(losses[1] / losses[0] - 1))
-    seconds = {kind: [] for kind in KINDS}
-    for _ in range(rounds):
-        for kind in KINDS:
-            ends[kind].send("run")
-            seconds[kind].append(ends[kind].recv())
-    for kind, worker in zip(KINDS, workers, strict=True):
-        ends[kind].send("stop")
-        worker.join()
-    plain, fused = (1e3 * median(seconds[kind]) for kind in KINDS)
-    ratio = median(p / f for p, f in zip(seconds["plain"], seconds["fused"], strict=True))
+    with Contenders(train, KINDS, network, activation, threads) as contenders:
+        losses = contenders.ask("losses")
+        seconds = [contenders.ask("seconds") for _ in range(rounds)]
+    difference = np.max(np.abs(np.divide(losses["fused"], losses["plain"]) - 1))
+    plain, fused = (1e3 * median(of_round[kind] for of_round in seconds) for kind in KINDS)
+    ratio = median(of_round["plain"] / of_round["fused"] for of_round in seconds)
     label = f"{'x'.join(map(str, network))} {activation}, {threads} threads"
     return f"{label:38} {plain:9.2f} {fused:9.2f} {ratio:10.2f}x {difference:18.1e}"
 
 
 def train(end, kind: str, network: tuple[int, ...], activation: str, threads: int) -> None:
-    """A worker: sends the first losses, then the seconds per step of a slice for each request."""
+    """A worker: it answers with the first losses, and with the seconds per step of a slice."""
     paddle = load_paddle(threads)
     functional = paddle.nn.functional
     from paddle.incubate.nn.functional import fused_linear, fused_linear_activation
@@ -108,14 +96,11 @@ def train(end, kind: str, network: tuple[int, ...], activation: str, threads: in
         optimizer.clear_grad()
         return loss
 
-    end.send([float(step()) for _ in range(LOSSES_COMPARED)])
-    while end.recv() == "run":
-        step()
-        steps, start = 0, perf_counter()
-        while perf_counter() - start < SLICE_SECONDS:
-            step()
-            steps += 1
-        end.send((perf_counter() - start) / steps)
+    answer(
+        end,
+        losses=lambda: [float(step()) for _ in range(LOSSES_COMPARED)],
+        seconds=lambda: seconds_per_step(step, SLICE_SECONDS),
+    )
 
 
 def load_paddle(threads: int):
@@ -176,14 +161,6 @@ def call_costs(rounds: int) -> list[tuple[str, float]]:
         for name, call in calls.items():
             seconds[name].append(seconds_per_call(call))
     return [(name, 1e6 * median(values)) for name, values in seconds.items()]
-
-
-def seconds_per_call(call, repeats: int = 300) -> float:
-    call()
-    start = perf_counter()
-    for _ in range(repeats):
-        call()
-    return (perf_counter() - start) / repeats
 
 
 if __name__ == "__main__":

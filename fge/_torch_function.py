@@ -37,7 +37,7 @@ def linear_act(x: Tensor, weight: Tensor, bias: Tensor | None = None, activation
     MemoryError : scratch memory could not be allocated
     """
     if is_compiling():  # what follows can't be traced
-        return _operator(*_autocast(x, weight, bias), activation)
+        return _operator(*_autocast(x, weight, bias), activation, is_grad_enabled())
     if has_torch_function_variadic(x, weight, bias):
         return handle_torch_function(linear_act, (x, weight, bias), x, weight, bias, activation)
     direct = _torch.direct(x, weight, bias)
@@ -48,7 +48,8 @@ def linear_act(x: Tensor, weight: Tensor, bias: Tensor | None = None, activation
     if not direct:
         if torch._C._are_functorch_transforms_active():
             return TransformedFunction.apply(x, weight, bias, activation)[0]
-        return _operator(x, weight, bias, activation)
+        # a trace outlives the settings that it was made under
+        return _operator(x, weight, bias, activation, is_grad_enabled() or torch._C._is_tracing())
     if _needs_grad(x, weight, bias):
         out = _apply(x, weight, bias, activation)
         return out[0] if type(out) is tuple else out
@@ -65,9 +66,7 @@ def _needs_grad(x, weight, bias):
     )
 
 
-def _operator(x, weight, bias, activation):
-    # a trace outlives the settings that it was made under
-    save_reserve = torch._C._is_tracing() or is_grad_enabled()
+def _operator(x, weight, bias, activation, save_reserve):
     return torch.ops.fge.linear_act(x, weight, bias, activation, save_reserve)[0]
 
 
