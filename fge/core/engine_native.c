@@ -56,16 +56,15 @@ static layout layout_of(const fge_plan *plan, const panels *w) {
 
 /* Tiles for the packed route. b's panels stay in L2, and so do the sums where r takes several steps. An operand with a derivative is
  * costly to make ready, once for each tile along the other side of the result: that side is kept whole as far as there is room. */
-enum { P_USUAL = 512, SIDE_LEAST = 112 };
+enum { P_USUAL = 512, P_DERIVED = 256, SIDE_LEAST = 112 };
 
 static void plan_packed(fge_plan *plan, const panels *w, int64_t tasks) {
     const fge_gemm *g = plan->gemm;
     const int64_t room = fge_cache_sizes().l2 * 3 / 4, b_column = plan->r_step * w->unit;
     const int64_t kept = g->r > plan->r_step ? plan->real->size : 0; /* bytes of each sum */
     const int a_derived = g->a.activation != 0, b_derived = g->b.activation != 0;
-
     int64_t p_most = P_USUAL;
-    if (a_derived && !b_derived && kept) p_most = SIDE_LEAST;
+    if (a_derived && !b_derived && kept) p_most = P_DERIVED;
     if (b_derived && !a_derived) p_most = kept ? fge_max(P_USUAL, (room / SIDE_LEAST - b_column) / kept) : g->p;
     plan->p_tile = fge_even_tile(g->p, p_most, w->mr);
     const int64_t q_most = fge_max(w->nr, room / (b_column + plan->p_tile * kept) / w->nr * w->nr);
