@@ -7,7 +7,9 @@ that neither waits for the other's idle threads and both meet the same neighbour
 of plain / fused within the round.
 
 Losses: the largest relative difference of a step's loss between the two, and beside it the largest between runs of
-PyTorch alone that differ in nothing but the order of their sums (inputs, hidden units and rows are permuted).
+PyTorch alone that differ in nothing but the order of their sums (inputs, hidden units and rows are permuted). Such
+runs round at the same places, while the fused layer leaves out a rounding in half types; so the errors of the first
+gradients against float64 are shown too, the largest of any parameter.
 
 Memory: the peak of a step above what was in use before it, and what the forward keeps for the backward.
 
@@ -29,7 +31,9 @@ WIDTHS = (768, 3072, 768, 3072, 768)
 BATCH = 512
 MEMORY_BATCH = 2048
 SLICE_SECONDS = 0.4
+GRADIENT_BATCH = 128
 LOSSES_COMPARED = 10
+LEARNING_RATE = 5.0  # the loss is a mean over all outputs, whose gradients are small
 PERMUTATIONS = 2
 KINDS = ("plain", "fused")
 #: name here -> torch.nn module and its options
@@ -49,7 +53,7 @@ def main() -> None:
         f"training step, {widths}, batch {BATCH}, {asked.threads} threads; memory with batch {MEMORY_BATCH}"
     )
     print(
-        f"{'':20}  plain ms  fused ms  plain/fused  losses differ by  orders of sums do"
+        f"{'':20}  plain ms  fused ms  plain/fused  losses differ by  orders of sums do  gradients off plain, fused"
         "  peak MiB plain, fused  kept MiB plain, fused"
     )
     for dtype in asked.dtypes:
@@ -64,6 +68,7 @@ def training(dtype: str, activation: str, threads: int, rounds: int) -> str:
     """One row of the table."""
     with Contenders(train, KINDS, dtype, activation, threads) as contenders:
         losses = contenders.ask("losses")
+        errors = contenders.ask("gradients")
         seconds = [contenders.ask("seconds") for _ in range(rounds)]
         memory = contenders.ask("memory")
     plain, fused = (1e3 * median(of_round[kind] for of_round in seconds) for kind in KINDS)
@@ -73,6 +78,7 @@ def training(dtype: str, activation: str, threads: int, rounds: int) -> str:
     peaks, kept = ([memory[kind][i] / 2**20 for kind in KINDS] for i in range(2))
     return (
         f"{dtype:8} {activation:11} {plain:9.1f} {fused:9.1f} {ratio:11.2f}x {difference:17.1e} {spread:18.1e}"
+        f" {errors['plain']:11.1e} {errors['fused']:8.1e}"
         f" {peaks[0]:14.0f} {peaks[1]:7.0f} {kept[0]:14.0f} {kept[1]:7.0f}"
     )
 
@@ -104,7 +110,16 @@ def train(end, kind: str, dtype: str, activation: str, threads: int) -> None:
         ctypes.CDLL(None).malloc_trim(0)  # what is free is to be taken anew, and counted
         return growth(large.step), kept_bytes(large.loss)
 
-    answer(end, losses=losses, seconds=lambda: seconds_per_step(timed.step, SLICE_SECONDS), memory=memory)
+    def gradients() -> float:
+        return gradient_error(Training(kind, dtype, activation, batch=GRADIENT_BATCH))
+
+    answer(
+        end,
+        gradients=gradients,
+        losses=losses,
+        seconds=lambda: seconds_per_step(timed.step, SLICE_SECONDS),
+        memory=memory,
+    )
 
 
 class Training:
@@ -129,7 +144,7 @@ class Training:
             replace_linear_act(self.model)
         if dtype == "bfloat16":
             self.model, self.x, self.target = (part.bfloat16() for part in (self.model, self.x, self.target))
-        self.optimizer = torch.optim.SGD(self.model.parameters(), 0.05)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), LEARNING_RATE)
         self.autocast = torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == "autocast")
 
     def _permute(self, layers, random_order) -> None:
@@ -154,6 +169,21 @@ class Training:
         loss.backward()
         self.optimizer.step()
         return loss.detach()
+
+
+def gradient_error(training: Training) -> float:
+    """The largest relative error of a parameter's first gradient, by norms, against float64."""
+    training.loss().backward()
+    parameters = list(training.model.parameters())
+    gradients = [parameter.grad.double() for parameter in parameters]
+    training.optimizer.zero_grad()
+    training.model.double()
+    out = training.model(training.x.double())
+    (out - training.target.double()).square().mean().backward()
+    exact = [parameter.grad for parameter in training.model.parameters()]
+    return max(
+        float((one - other).norm() / other.norm()) for one, other in zip(gradients, exact, strict=True)
+    )
 
 
 def kept_bytes(forward) -> int:

@@ -15,27 +15,42 @@ DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
 @EVERY_ACTIVATION
-@pytest.mark.parametrize("shape", ((5, 4), (2, 3, 4), (4,), (0, 4)), ids=str)
-def test_opcheck_of_the_forward(activation, shape):
-    tensors = random_tensors(shape, (130, 4), (130,))
-    torch.library.opcheck(torch.ops.fge.linear_act.default, (*tensors, activation, True))
-    torch.library.opcheck(torch.ops.fge.linear_act.default, (*tensors[:2], None, activation, True))
+def test_opcheck_of_the_forward(activation):
+    opcheck_forward(activation, (5, 4))
+
+
+@pytest.mark.parametrize("activation", ("none", "relu", "gelu", "tanh"))  # each kind of reserve
+@pytest.mark.parametrize("shape", ((2, 3, 4), (4,), (0, 4)), ids=str)
+def test_opcheck_over_ranks(activation, shape):
+    opcheck_forward(activation, shape)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_opcheck_without_bias(dtype):
+    opcheck_forward("gelu", (5, 4), dtype=dtype, has_bias=False)
+
+
+def opcheck_forward(activation, shape, dtype=torch.float32, has_bias=True):
+    x, weight, bias = random_tensors(shape, (130, 4), (130,), dtype=dtype)
+    arguments = (x, weight, bias if has_bias else None, activation, True)
+    torch.library.opcheck(torch.ops.fge.linear_act.default, arguments)
 
 
 @EVERY_ACTIVATION
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("dtype", (torch.float64, torch.bfloat16), ids=str)
 def test_opcheck_of_the_backward(activation, dtype):
+    """For each choice of gradients; the bias's may be float32 beside a half type."""
     x, weight, bias, out_grad = random_tensors(
         (5, 4), (130, 4), (130,), (5, 130), dtype=dtype, requires_grad=False
     )
     out, reserve = torch.ops.fge.linear_act(x, weight, bias, activation, True)
     reserve = {"none": None, "out": out}.get(fge.reserve_kind(activation), reserve)
-    for bias_dtype in (None, dtype, torch.float32 if dtype.itemsize == 2 else dtype):
-        for operands in ((x, weight), (None, weight), (x, None), (None, None)):
-            torch.library.opcheck(
-                torch.ops.fge.linear_act_backward.default,
-                (out_grad, *operands, reserve, activation, bias_dtype),
-            )
+    wide = torch.float32 if dtype.itemsize == 2 else dtype
+    for of_x, of_weight, bias_dtype in ((x, weight, wide), (None, weight, None), (x, None, dtype)):
+        torch.library.opcheck(
+            torch.ops.fge.linear_act_backward.default,
+            (out_grad, of_x, of_weight, reserve, activation, bias_dtype),
+        )
 
 
 @EVERY_ACTIVATION

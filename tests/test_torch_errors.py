@@ -63,6 +63,13 @@ CALLS = {
         "weight is a torch.sparse_csr tensor",
     ),
     "sparse bias": ({"bias": BIAS.to_sparse}, TypeError, "bias is a torch.sparse_coo tensor"),
+    "oneDNN x": ({"x": X.to_mkldnn}, TypeError, "x is a torch._mkldnn tensor"),
+    "oneDNN weight": (
+        {"weight": lambda: WEIGHT.detach().to_mkldnn()},
+        TypeError,
+        "weight is a torch._mkldnn tensor",
+    ),
+    "oneDNN bias": ({"bias": BIAS.to_mkldnn}, TypeError, "bias is a torch._mkldnn tensor"),
     "nested x": ({"x": nested}, TypeError, "x is a nested tensor"),
     "jagged x": ({"x": lambda: nested(layout=torch.jagged)}, TypeError, "x is a nested tensor"),
     "x without memory": ({"x": lambda: emptied(X)}, RuntimeError, "no memory"),

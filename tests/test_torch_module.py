@@ -42,6 +42,29 @@ def test_calls_and_learns(activation):
     assert_all_close(*map(list, grads), 1e-4)
 
 
+@pytest.mark.parametrize("activation", ACTIVATION_MODULES)
+def test_a_network_trains_to_the_same_losses(activation):
+    """bench.torch_mlp has this for larger networks and half types."""
+
+    def losses(fused):
+        torch.manual_seed(0)
+        widths = [(24, 96), (96, 24), (24, 96), (96, 24)]
+        act = ACTIVATION_MODULES[activation]
+        model = nn.Sequential(*[part for ends in widths for part in (nn.Linear(*ends), act)][:-1])
+        if fused:
+            assert len(replace_linear_act(model).swapped) == 3
+        optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+        x, target = random_tensors((64, 24), (64, 24), requires_grad=False)
+        for _ in range(20):
+            optimizer.zero_grad()
+            loss = nn.functional.mse_loss(model(x), target)
+            loss.backward()
+            optimizer.step()
+            yield loss.item()
+
+    assert list(losses(True)) == pytest.approx(list(losses(False)), rel=1e-4)
+
+
 def test_moves_between_dtypes_and_devices():
     layer = LinearAct(5, 7).double()
     assert layer(torch.ones(2, 5, dtype=torch.float64)).dtype == torch.float64

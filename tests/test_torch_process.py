@@ -3,8 +3,8 @@
 The programs are in torch_children.py; they check their results and raise, so that here only the exit code counts.
 """
 
+import concurrent.futures
 import importlib.util
-import itertools
 import os
 import sys
 
@@ -47,10 +47,14 @@ def test_two_processes_have_the_gradients_of_one(tmp_path):
     torch = pytest.importorskip("torch")
     if not (torch.distributed.is_available() and torch.distributed.is_gloo_available()):
         pytest.skip("no gloo in this build of PyTorch")
-    run("data_parallel", tmp_path)
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda rank: run("data_parallel", rank, tmp_path / "rendezvous"), range(2)))
 
 
-@pytest.mark.parametrize("order", tuple(itertools.permutations(("fge", "torch", "fge.torch"))), ids=" ".join)
+# fge.torch imports both others
+@pytest.mark.parametrize(
+    "order", (("fge.torch",), ("fge", "torch", "fge.torch"), ("torch", "fge", "fge.torch")), ids=" ".join
+)
 def test_import_order(order):
     run("import_order", *order)
 

@@ -157,36 +157,24 @@ def data_loader():
         assert torch.cat(list(loader)).tolist() == [128.0 * i for i in range(12)]
 
 
-def data_parallel(path):
-    """Two processes with half of the batch each have the gradients, and after a step the weights, of one."""
-    import torch
-    import torch.multiprocessing as multiprocessing
-
-    model = network(torch, True, torch.float64)
-    x, target = batch(torch)
-    torch.nn.functional.mse_loss(model(x), target).backward()
-    expected = [parameter.grad for parameter in model.parameters()]
-    torch.save(expected, path + "/expected")
-    multiprocessing.spawn(one_of_two, (path,), nprocs=2)
-
-
-def batch(torch):
-    generator = torch.Generator().manual_seed(1)
-    return (torch.randn(64, n, generator=generator, dtype=torch.float64) for n in (32, 8))
-
-
-def one_of_two(rank, path):
+def data_parallel(rank, rendezvous):
+    """One of two processes, each with half of the batch: they get the gradients of one with all of it."""
     import torch
     import torch.distributed as distributed
 
+    rank = int(rank)
+    generator = torch.Generator().manual_seed(1)
+    x, target = (torch.randn(64, n, generator=generator, dtype=torch.float64) for n in (32, 8))
+    alone = network(torch, True, torch.float64)
+    torch.nn.functional.mse_loss(alone(x), target).backward()
+
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    distributed.init_process_group("gloo", f"file://{path}/rendezvous", rank=rank, world_size=2)
-    model = torch.nn.parallel.DistributedDataParallel(network(torch, True, torch.float64))
-    x, target = batch(torch)
+    distributed.init_process_group("gloo", f"file://{rendezvous}", rank=rank, world_size=2)
+    shared = torch.nn.parallel.DistributedDataParallel(network(torch, True, torch.float64))
     half = slice(32 * rank, 32 * (rank + 1))
-    torch.nn.functional.mse_loss(model(x[half]), target[half]).backward()
-    for parameter, grad in zip(model.parameters(), torch.load(path + "/expected"), strict=True):
-        torch.testing.assert_close(parameter.grad, grad, rtol=1e-12, atol=1e-14)
+    torch.nn.functional.mse_loss(shared(x[half]), target[half]).backward()
+    for parameter, expected in zip(shared.parameters(), alone.parameters(), strict=True):
+        torch.testing.assert_close(parameter.grad, expected.grad, rtol=1e-12, atol=1e-14)
     distributed.destroy_process_group()
 
 
