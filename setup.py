@@ -7,6 +7,7 @@ that a wheel serves every CPU of its platform.
 import os
 import platform
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy
 from Cython.Build import cythonize
@@ -31,15 +32,19 @@ DEBUG_FLAGS = os.environ.get("FGE_CFLAGS", "").split()
 class BuildWithIsas(build_ext):
     """Adds objects that are compiled with flags of their own to the extension that holds the core."""
 
+    def compile_for_isa(self, source):
+        return self.compiler.compile(
+            [f"{CORE}/{source}.c"],
+            output_dir=self.build_temp,
+            extra_preargs=C_FLAGS + ISA_FLAGS[source] + DEBUG_FLAGS,
+            depends=[os.path.join(CORE, name) for name in os.listdir(CORE)],
+        )
+
     def build_extension(self, ext):
         if ext.name == "fge._kernels":
-            for source, flags in ISA_FLAGS.items():
-                ext.extra_objects += self.compiler.compile(
-                    [f"{CORE}/{source}.c"],
-                    output_dir=self.build_temp,
-                    extra_preargs=C_FLAGS + flags + DEBUG_FLAGS,
-                    depends=[os.path.join(CORE, name) for name in os.listdir(CORE)],
-                )
+            with ThreadPoolExecutor() as pool:  # each waits for a compiler
+                for objects in pool.map(self.compile_for_isa, ISA_FLAGS):
+                    ext.extra_objects += objects
         super().build_extension(ext)
 
 
