@@ -15,11 +15,12 @@ import fge
 ROOT = pathlib.Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
-DOCUMENTS = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")
+DOCUMENTS = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/torch.md")
+TORCH = (ROOT / "docs" / "torch.md").read_text()
 
 # An example, and what it prints where a block of text follows at once.
 EXAMPLE = re.compile(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", re.DOTALL | re.MULTILINE)
-EXAMPLES = EXAMPLE.findall(README)
+EXAMPLES = EXAMPLE.findall(README) + EXAMPLE.findall(TORCH)
 FRAMEWORKS = ("paddle", "torch")
 
 
@@ -60,7 +61,7 @@ def test_example_of_the_readme(code, output, tmp_path):
 
 
 def test_there_are_examples():
-    assert len(EXAMPLES) == README.count("```python") >= 5
+    assert len(EXAMPLES) == (README + TORCH).count("```python") >= 5
 
 
 def first_column(table):
