@@ -5,6 +5,7 @@ Layouts are PyTorch's: weight is [N, K], x is [.., K], out is [.., N].
 `empty_outputs` and `empty_gradients` check a call and allocate what it returns. They read no data, so they serve
 as fake kernels too; shapes may hold symbolic sizes. `forward` and `backward` run the core on what they return.
 """
+from cpython.tuple cimport PyTuple_GetSlice
 from libc.stdint cimport int64_t
 from libc.string cimport memset
 
@@ -47,15 +48,18 @@ def check_activation(activation):
 
 cdef tuple shape_of(tensor, str name):
     try:
-        return tuple(tensor.shape)
+        shape = tensor.shape
+        return PyTuple_GetSlice(shape, 0, len(shape))  # a plain tuple, which torch.Size isn't
     except RuntimeError:
         check_dense(tensor, name)
         raise
 
 
 cdef empty(like, tuple shape, dtype=None):
-    """Beside `like` and of its dtype. PyTorch takes a size faster as arguments than as a tuple."""
-    return like.new_empty(*shape) if dtype is None else like.new_empty(*shape, dtype=dtype)
+    """Beside `like` and of its dtype unless told. PyTorch takes a size faster as arguments than as a tuple."""
+    if dtype is not None:
+        return like.new_empty(*shape, dtype=dtype)
+    return like.new_empty(shape[0], shape[1]) if len(shape) == 2 else like.new_empty(*shape)
 
 
 cdef bint is_half(int dtype) noexcept:
@@ -214,7 +218,7 @@ cdef class Backward:
             if bias_dtype is not out_grad.dtype and not (bias_dtype is FLOAT32 and is_half(self.dtype)):
                 raise TypeError(f"bias_dtype is {bias_dtype}; it must be {out_grad.dtype}"
                                 + (" or torch.float32" if is_half(self.dtype) else ""))
-            self.bias_grad = empty(out_grad, self.shape[-1:], bias_dtype)
+            self.bias_grad = empty(out_grad, self.shape[-1:], None if bias_dtype is out_grad.dtype else bias_dtype)
 
     cdef tuple grads(self):
         return self.x_grad, self.weight_grad, self.bias_grad
@@ -251,13 +255,16 @@ cdef void *address(tensor) except? NULL:
     return <void *> <size_t> tensor.data_ptr()
 
 
-cdef with_memory(tensor):
-    """`tensor`, or a copy of the zeros that PyTorch's autograd represents without any."""
-    if address(tensor) != NULL or tensor.numel() == 0:
-        return tensor
-    if tensor._is_zerotensor():
-        return tensor.clone()
-    raise RuntimeError(f"a tensor of shape {tuple(tensor.shape)} has no memory; was its storage resized?")
+cdef owner(tensor, const void **data):
+    """The tensor whose memory, at `data`, is read for `tensor`: itself, or a copy of zeros that PyTorch's autograd
+    represents without memory."""
+    data[0] = address(tensor)
+    if data[0] == NULL and tensor.numel():
+        if not tensor._is_zerotensor():
+            raise RuntimeError(f"a tensor of shape {tuple(tensor.shape)} has no memory; was its storage resized?")
+        tensor = tensor.clone()
+        data[0] = address(tensor)
+    return tensor
 
 
 cdef rows_of(tensor, tuple shape, fge_in *matrix):
@@ -270,7 +277,7 @@ cdef rows_of(tensor, tuple shape, fge_in *matrix):
     cdef int64_t rows = 1
     cdef int64_t length, axis
     cdef Py_ssize_t last = len(shape) - 1
-    tensor = tensor.resolve_neg() if tensor.is_neg() else with_memory(tensor)
+    tensor = owner(tensor.resolve_neg() if tensor.is_neg() else tensor, &matrix.data)
     matrix.row_stride, matrix.col_stride = shape[last], 1
     if not tensor.is_contiguous():
         strides = tensor.stride()
@@ -283,10 +290,10 @@ cdef rows_of(tensor, tuple shape, fge_in *matrix):
                 matrix.row_stride = strides[axis]
             elif strides[axis] != matrix.row_stride * rows:
                 tensor = tensor.contiguous()
+                matrix.data = address(tensor)
                 matrix.row_stride, matrix.col_stride = shape[last], 1
                 break
             rows *= length
-    matrix.data = address(tensor)
     return tensor
 
 
@@ -347,7 +354,7 @@ def backward(out_grad, x, weight, reserve, activation, bias_dtype):
         weight = rows_of(weight, (args.n, call.k), &matrix)
         args.y.data, args.y.row_stride, args.y.col_stride = matrix.data, matrix.col_stride, matrix.row_stride
     if activation_reserve(args.activation) != FGE_RESERVE_NONE:
-        reserve = with_memory(reserve).contiguous()
+        reserve = owner(reserve, &args.reserve).contiguous()
         args.reserve = address(reserve)
     describe_gradient(call.x_grad, args.dtype, args.k, &args.x_grad)
     describe_gradient(call.weight_grad, args.dtype, args.k, &args.y_grad)

@@ -50,7 +50,9 @@ def linear_act(x: Tensor, weight: Tensor, bias: Tensor | None = None, activation
             return TransformedFunction.apply(x, weight, bias, activation)[0]
         # a trace outlives the settings that it was made under
         return _operator(x, weight, bias, activation, is_grad_enabled() or torch._C._is_tracing())
-    if _needs_grad(x, weight, bias):
+    if is_grad_enabled() and (
+        x.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
+    ):
         out = _apply(x, weight, bias, activation)
         return out[0] if type(out) is tuple else out
     return _torch.forward(x, weight, bias, activation, False)[0]
@@ -58,12 +60,6 @@ def linear_act(x: Tensor, weight: Tensor, bias: Tensor | None = None, activation
 
 # Function.apply without its search for torch.func's transforms, which takes longer than the rest of it.
 _apply = super(torch.autograd.Function, LinearActFunction).apply
-
-
-def _needs_grad(x, weight, bias):
-    return is_grad_enabled() and (
-        x.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
-    )
 
 
 def _operator(x, weight, bias, activation, save_reserve):

@@ -73,6 +73,11 @@ CALLS = {
     "nested x": ({"x": nested}, TypeError, "x is a nested tensor"),
     "jagged x": ({"x": lambda: nested(layout=torch.jagged)}, TypeError, "x is a nested tensor"),
     "x without memory": ({"x": lambda: emptied(X)}, RuntimeError, "no memory"),
+    "x without memory that would be copied": (
+        {"x": lambda: emptied(X.expand(3, 8, 4).clone().transpose(0, 1))},
+        RuntimeError,
+        "no memory",
+    ),
     "activation of another name": ({"activation": lambda: "swish"}, ValueError, "'swish'.*'gelu_erf'"),
     "no activation": ({"activation": lambda: None}, ValueError, "activation is None"),
     "a function for activation": ({"activation": lambda: torch.relu}, ValueError, "activation is <built-in"),
@@ -170,8 +175,9 @@ def test_zeros_without_memory():
     zeros = torch._efficientzerotensor((8, 4))
     assert torch.equal(linear_act(zeros, WEIGHT, BIAS, "relu"), BIAS.expand(8, 128))
     out = linear_act(X, WEIGHT, None, "relu")
-    (grad,) = torch.autograd.grad(out, WEIGHT, torch._efficientzerotensor((8, 128)))
-    assert not grad.any()
+    for zeros in (torch._efficientzerotensor((8, 128)), torch._efficientzerotensor((128, 16)).T[::2]):
+        (grad,) = torch.autograd.grad(out, WEIGHT, zeros, retain_graph=True)
+        assert not grad.any()
 
 
 def test_a_layer_refuses_an_activation_at_once():

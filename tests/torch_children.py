@@ -92,8 +92,9 @@ def concurrent_callers():
 def same_threads_as_torch(when):
     """Calls run on PyTorch's OpenMP threads and leave their number alone, also where fge was used before."""
     if when == "late":
-        import fge
         import numpy as np
+
+        import fge
 
         fge.fused_gemm_epilogue(np.ones((600, 600)), np.ones((600, 600)))
     import torch
