@@ -1,4 +1,4 @@
-"""Makes fge/core/coefficients.h: the polynomials behind exp, tanh and the normal distribution in activation.h.
+"""Makes fge/core/coefficients.h: the polynomials behind 2^x, tanh and the normal distribution in activation.h.
 
 Each is the Chebyshev interpolant, at 60 digits, of a smooth function on its interval, written out in powers of the
 argument. A Chebyshev interpolant is within a small factor of the best polynomial of its degree; the degrees are the
@@ -43,11 +43,6 @@ def fit_to(function, low, high, tolerance):
     raise ValueError("no degree below 40 is enough")
 
 
-def exp_rest(r):
-    """(exp(r) - 1 - r) / r^2, so that the two leading coefficients of exp stay exactly 1."""
-    return mpf(1) / 2 if r == 0 else (exp(r) - 1 - r) / r**2
-
-
 def exp2_rest(f):
     """(2^f - 1) / f."""
     return log(2) if f == 0 else (mpf(2) ** f - 1) / f
@@ -89,14 +84,11 @@ def write(name, coefficients, digits, suffix):
 def main():
     print("/* Made by tools/coefficients.py; lowest power first. */")
     print("#ifndef FGE_COEFFICIENTS_H\n#define FGE_COEFFICIENTS_H\n")
-    half_ln2 = log(2) / 2 * mpf("1.0001")
     for suffix, tag, digits, unit, far in (
         ("f", "F32", 12, mpf(2) ** -24, 15),
         ("", "F64", 21, mpf(2) ** -53, 40),
     ):
-        # exp_rest (about 1/2) is multiplied by r^2 <= 0.12 before it is added to 1, so that 4 units here are 1/4 there
-        write(f"EXP_REST_{tag}", fit_to(exp_rest, -half_ln2, half_ln2, 4 * unit), digits, suffix)
-        # for results of half precision, so that float32's last bit may be lost: on [-1/2, 1/2]
+        # exp2_rest (about 0.7) is multiplied by |f| <= 1/2 before it is added to 1
         write(f"EXP2_REST_{tag}", fit_to(exp2_rest, -mpf("0.5001"), mpf("0.5001"), unit), digits, suffix)
         # tanh_rest likewise by z^2 / tanh's own size
         write(f"TANH_REST_{tag}", fit_to(tanh_rest, mpf(0), mpf("0.391"), unit), digits, suffix)

@@ -52,72 +52,56 @@ static inline ALWAYS_INLINE V FN(polynomial)(V x, const REAL *coefficients, int 
     FN(polynomial)(x, (const REAL[])CHOOSE(NAME##_F32, NAME##_F64), CHOOSE(NAME##_F32_TERMS, NAME##_F64_TERMS))
 
 #undef LOG2_E
-#define LOG2_E 1.4426950408889634
-/* Beyond these exp(t) is 0, or 1 + exp(t) is exp(t) by far, in every use below. */
-#undef EXP_LOWEST
-#undef EXP_HIGHEST
-#define EXP_LOWEST CHOOSE(-170.0f, -800.0)
-#define EXP_HIGHEST CHOOSE(80.0f, 80.0)
-/* Derivatives below exp(SLOPE_LOWEST) are taken for 0: their products would soon leave the normal range, where x86 is slow. */
-#undef SLOPE_LOWEST
-#define SLOPE_LOWEST CHOOSE(-60.0f, -600.0)
+#undef LOG2_E_REST
+#define LOG2_E CHOOSE(1.44269502f, 1.4426950408889634)
+#define LOG2_E_REST CHOOSE(1.92596303e-8f, 2.0355273740931033e-17)
 static inline ALWAYS_INLINE V FN(clamp)(V t, REAL low, REAL high) { return v_max(v_set1(low), v_min(v_set1(high), t)); }
 
-/* exp(high + low) = (p + *rest) * 2^n with p in about [0.7, 1.42]; returns p, and p alone where rest is NULL. ln 2 in two parts (Cody and Waite): n times the
- * first is exact. */
-static inline ALWAYS_INLINE V FN(exp_parts)(V high, V low, V *n, V *rest) {
-    *n = v_round(v_mul(high, v_set1((REAL)LOG2_E)));
-    V r = v_fnma(*n, v_set1(CHOOSE(0.693359375f, 6.93147180369123816490e-01)), high);
-    r = v_add(v_fnma(*n, v_set1(CHOOSE(-2.12194440e-4f, 1.90821492927058770002e-10)), r), low);
-    const V beyond_one = v_fma(v_mul(r, r), POLYNOMIAL(r, EXP_REST), r), p = v_add(v_set1(1), beyond_one);
-    if (rest) *rest = v_sub(beyond_one, v_sub(p, v_set1(1)));
-    return p;
+/* 2^(high + *low) = p * 2^n, p in about [0.7, 1.42]; returns p. Where an error of the exponent doesn't count, low may be NULL. */
+static inline ALWAYS_INLINE V FN(exp2_parts)(V high, const V *low, V *n) {
+    *n = v_round(high);
+    V f = v_sub(high, *n);
+    if (low) f = v_add(f, *low);
+    return v_fma(f, POLYNOMIAL(f, EXP2_REST), v_set1(1));
+}
+/* factor * t as a sum of two; factor_rest is what the constant lost to rounding */
+static inline ALWAYS_INLINE V FN(times_constant)(V t, REAL factor, REAL factor_rest, V *low) {
+    const V high = v_product(v_set1(factor), t, low);
+    *low = v_fma(v_set1(factor_rest), t, *low);
+    return high;
 }
 
-/* sigmoid(t) = q * 2^n for t = high + low, high clamped by the caller; returns q. 2^n stays apart so that a factor can
- * be multiplied in before a result below the normal range loses bits. */
-static inline ALWAYS_INLINE V FN(one_and_exp)(V p, V n) { return v_add(v_set1(1), v_scale_normal(p, v_max(v_set1(FGE_NEAR_TINY), n))); }
-static inline ALWAYS_INLINE V FN(sigmoid_parts)(V high, V low, V *n) {
-    const V p = FN(exp_parts)(high, low, n, NULL);
-    return v_quotient(p, FN(one_and_exp)(p, *n));
-}
-/* z * sigmoid(high + low) where z and high grow together; z itself once the sigmoid is 1. */
-static inline ALWAYS_INLINE V FN(times_sigmoid)(V z, V high, V low) {
-    V n;
-    const V q = FN(sigmoid_parts)(FN(clamp)(high, EXP_LOWEST, EXP_HIGHEST), low, &n);
-    const V product = v_scale(v_mul(v_max(v_set1(-1000), z), q), n);
-    return v_select(v_gt(high, v_set1(45)), z, product);
-}
-/* 1 / (1 + *power), *power = 2^u, for results that are about to be rounded to half precision; half of the operations. Not for u above
- * EXP2_HIGHEST. */
+/* The sigmoid as a function of u = -t log2(e): w = 1 / (1 + 2^u). Up to EXP2_HIGHEST its power of two is an ordinary number, and the
+ * complement 1 - w = *power * w is exact where it is small. */
 #undef EXP2_HIGHEST
-#define EXP2_HIGHEST 100
-static inline ALWAYS_INLINE V FN(half_sigmoid)(V u, V *power) {
-    u = v_max(v_set1(-60), u); /* the result is 1 there */
-    const V n = v_round(u), f = v_sub(u, n), p = v_fma(f, POLYNOMIAL(f, EXP2_REST), v_set1(1));
+#define EXP2_HIGHEST CHOOSE(100, 900)
+static inline ALWAYS_INLINE V FN(sigmoid_of_normal)(V u, const V *low, V *power) {
+    V n;
+    const V p = FN(exp2_parts)(v_max(v_set1(CHOOSE(-60, -200)), u), low, &n); /* 1 is the result below */
     *power = v_scale_normal(p, n);
     return v_reciprocal(v_add(v_set1(1), *power));
 }
-/* z * sigmoid(-u ln 2) likewise, for any u; z falls where u grows */
-static inline ALWAYS_INLINE V FN(times_half_sigmoid)(V z, V u) {
-    if (__builtin_expect(v_any(v_gt(u, v_set1(EXP2_HIGHEST))), 0))
-        return FN(times_sigmoid)(z, v_mul(u, v_set1((REAL)-0.69314718055994530942)), v_set1(0));
-    V power;
-    return v_mul(z, FN(half_sigmoid)(u, &power));
+/* z * w for any u, where z falls as u grows. Far out w is 2^-u, below the normal range perhaps: z goes in before that. */
+static inline ALWAYS_INLINE V FN(times_sigmoid)(V z, V u, const V *low) {
+    V power, n;
+    const V product = v_mul(z, FN(sigmoid_of_normal)(u, low, &power));
+    const VM far = v_gt(u, v_set1(EXP2_HIGHEST));
+    if (__builtin_expect(!v_any(far), 1)) return product;
+    const V x = v_sub(v_set1(0), v_min(v_set1(CHOOSE(245, 1155)), u)); /* the result is 0 beyond */
+    V x_low = v_set1(0);
+    if (low) x_low = v_sub(x_low, *low);
+    const V p = FN(exp2_parts)(x, &x_low, &n);
+    return v_select(far, v_scale(v_mul(v_max(v_set1(-1000), z), p), n), product);
 }
-/* (z sigmoid(t))' = w + w (1 - w) z t', w = sigmoid(t) = 1 / (1 + 2^u), slope = z t' */
-static inline ALWAYS_INLINE V FN(half_slope)(V u, V slope) {
-    V power; /* 1 - w = power w */
-    const V w = FN(half_sigmoid)(v_min(v_set1(EXP2_HIGHEST), u), &power);
+/* (z w)' = w + w (1 - w) z t', slope = z t'. Below SLOPE_LOWEST (of t) it is taken for 0: its products would soon leave the normal range,
+ * where x86 is slow. */
+#undef SLOPE_LOWEST
+#define SLOPE_LOWEST CHOOSE(-60.0f, -600.0)
+static inline ALWAYS_INLINE V FN(times_sigmoid_slope)(V u, V slope) {
+    V power;
+    const V w = FN(sigmoid_of_normal)(v_min(v_set1(EXP2_HIGHEST), u), NULL, &power);
     const V sum = v_fma(v_mul(v_mul(w, power), w), slope, w);
     return v_select(v_gt(u, v_set1((REAL)(-SLOPE_LOWEST * LOG2_E))), v_set1(0), sum);
-}
-/* sigmoid and its complement, each exact where it is small; t isn't below SLOPE_LOWEST */
-static inline ALWAYS_INLINE V FN(sigmoid_both)(V t, V *complement) {
-    V n;
-    const V p = FN(exp_parts)(t, v_set1(0), &n, NULL);
-    *complement = v_quotient(v_set1(1), FN(one_and_exp)(p, n));
-    return v_scale_normal(v_mul(p, *complement), n);
 }
 
 static inline ALWAYS_INLINE V FN(none_forward)(V z, int half) { (void)half; return z; }
@@ -127,86 +111,96 @@ static inline ALWAYS_INLINE V FN(none_derivative)(V z, int half) { (void)z; (voi
 static inline ALWAYS_INLINE V FN(relu_forward)(V z, int half) { (void)half; return v_max(v_set1(0), z); }
 static inline ALWAYS_INLINE V FN(relu_derivative)(V z, int half) { (void)half; return v_keep(v_gt(z, v_set1(0)), v_set1(1)); }
 
-/* gelu, tanh form: 0.5 z (1 + tanh(u)) = z / (1 + exp(-2u)), u = sqrt(2/pi) (z + 0.044715 z^3)
- * (D. Hendrycks, K. Gimpel, arXiv:1606.08415). The right-hand side doesn't cancel in the negative tail. There an error
- * of 2u is multiplied by |2u|, up to 100 for float32, so 2u = z (GELU_A + GELU_B z^2) is kept as a sum of two. */
+/* gelu, tanh form: 0.5 z (1 + tanh(t / 2)) = z / (1 + exp(-t)), t = 2 sqrt(2/pi) (z + 0.044715 z^3)
+ * (D. Hendrycks, K. Gimpel, arXiv:1606.08415). The right-hand side doesn't cancel in the negative tail. There an error of
+ * u = -t log2(e) is multiplied by |u|, up to 150 for float32, so u = z (GELU_A + GELU_B z^2) is kept as a sum of two. GELU_A is
+ * in two parts, the first so short that GELU_A + GELU_B z^2, once rounded, gives back exactly what it had added to GELU_A. */
 #undef GELU_A
 #undef GELU_A_REST
 #undef GELU_B
 #undef GELU_B_REST
-#define GELU_A CHOOSE(1.59576916694641f, 1.5957691216057308)
-#define GELU_A_REST CHOOSE(-4.534068042e-8f, -9.969308809e-17)
-#define GELU_B CHOOSE(0.0713548138737678f, 0.07135481627260025)
-#define GELU_B_REST CHOOSE(2.398832396e-9f, -6.175149918e-19)
+#define GELU_A CHOOSE(-2.30224609375f, -2.302208198147127404809)
+#define GELU_A_REST CHOOSE(3.78956065e-5f, 2.8025156751033374e-12)
+#define GELU_B CHOOSE(-0.102943242f, -0.1029432395800235)
+#define GELU_B_REST CHOOSE(2.01619854e-9f, 5.978177400718744e-18)
 #undef GELU_FAR
-#define GELU_FAR 24 /* |2u| is over 1000 here */
+#define GELU_FAR 24 /* u is over 1000 here */
 static inline ALWAYS_INLINE V FN(gelu_forward)(V z, int half) {
-    if (half) {
-        const V a = v_set1((REAL)(-GELU_A * LOG2_E)), b = v_set1((REAL)(-GELU_B * LOG2_E));
-        return FN(times_half_sigmoid)(z, v_mul(z, v_fma(v_mul(z, z), b, a)));
-    }
+    const V a = v_set1(GELU_A), b = v_set1(GELU_B);
+    if (half) return FN(times_sigmoid)(z, v_mul(z, v_fma(v_mul(z, z), b, v_set1((REAL)(GELU_A + GELU_A_REST)))), NULL);
     const V x = FN(clamp)(z, -GELU_FAR, GELU_FAR);
-    V square_low, low, product_low;
-    const V square = v_product(x, x, &square_low);
-    const V cubic = v_product(v_set1(GELU_B), square, &low);
-    low = v_fma(v_set1(GELU_B), square_low, v_fma(v_set1(GELU_B_REST), square, low));
-    /* GELU_A + cubic, exactly, as sum and rest (D. E. Knuth's two-sum) */
-    const V sum = v_add(v_set1(GELU_A), cubic), part = v_sub(sum, v_set1(GELU_A));
-    const V rest = v_add(v_sub(v_set1(GELU_A), v_sub(sum, part)), v_sub(cubic, part));
-    low = v_add(v_add(low, v_set1(GELU_A_REST)), rest);
-    const V high = v_product(x, sum, &product_low);
-    return FN(times_sigmoid)(z, high, v_fma(x, low, product_low));
+    V square_low, low;
+    const V square = v_product(x, x, &square_low), sum = v_fma(b, square, a);
+    V sum_low = v_residue(b, square, v_sub(a, sum));
+    sum_low = v_add(sum_low, v_fma(b, square_low, v_fma(v_set1(GELU_B_REST), square, v_set1(GELU_A_REST))));
+    const V u = v_product(x, sum, &low);
+    low = v_fma(x, sum_low, low);
+    return FN(times_sigmoid)(z, u, &low);
 }
 static inline ALWAYS_INLINE V FN(gelu_derivative)(V z, int half) {
-    const V x = FN(clamp)(z, -GELU_FAR, GELU_FAR), square = v_mul(x, x);
-    const V slope = v_mul(x, v_fma(square, v_set1(3 * GELU_B), v_set1(GELU_A)));
-    if (half) {
-        const V u = v_mul(x, v_fma(square, v_set1((REAL)(-GELU_B * LOG2_E)), v_set1((REAL)(-GELU_A * LOG2_E))));
-        return FN(half_slope)(u, slope);
-    }
-    const V t = v_mul(x, v_fma(square, v_set1(GELU_B), v_set1(GELU_A)));
-    V complement;
-    const V w = FN(sigmoid_both)(FN(clamp)(t, SLOPE_LOWEST, EXP_HIGHEST), &complement);
-    return v_select(v_gt(v_set1(SLOPE_LOWEST), t), v_set1(0), v_fma(v_mul(w, complement), slope, w));
+    (void)half;
+    const V a = v_set1((REAL)(GELU_A + GELU_A_REST)), x = FN(clamp)(z, -GELU_FAR, GELU_FAR), square = v_mul(x, x);
+    const V minus_ln2 = v_set1((REAL)-0.69314718055994530942);
+    const V slope = v_mul(v_mul(x, minus_ln2), v_fma(square, v_set1(3 * GELU_B), a));
+    return FN(times_sigmoid_slope)(v_mul(x, v_fma(square, v_set1(GELU_B), a)), slope);
 }
 
 /* gelu_erf: z Phi(z), Phi the normal distribution. Phi(-a) = exp(-a^2/2) M(a), and (a + c) M(a) is a polynomial in
- * (a - c) / (a + c) = 1 - w (the Mills ratio is smooth on this map of [0, inf] to [-1, 1]). Answers Phi(-a) as (high + *low) * 2^n,
- * and exp(-a^2/2) itself as *gauss * 2^n. There are four factors in z Phi(z), each with its own rounding: all but `half` carry what
- * was rounded off along. */
+ * (a - c) / (a + c) = 1 - w (the Mills ratio is smooth on this map of [0, inf] to [-1, 1]). */
+#undef NORMAL_EXP
+#undef NORMAL_EXP_REST
+#define NORMAL_EXP (-LOG2_E / 2)
+#define NORMAL_EXP_REST (-LOG2_E_REST / 2)
+/* Up to NORMAL_NEAR everything is in the normal range, and the derivative is below exp(SLOPE_LOWEST) beyond. */
+#undef NORMAL_NEAR
+#define NORMAL_NEAR CHOOSE(11, 34)
+/* Phi(-a), and exp(-a^2/2) itself, within a few units of the last place for small a */
+static inline ALWAYS_INLINE V FN(normal_tail_near)(V a, V *gauss) {
+    const V w = v_mul(v_set1(2 * MILLS_CENTRE), v_reciprocal(v_add(a, v_set1(MILLS_CENTRE))));
+    V low, n;
+    const V high = FN(times_constant)(v_mul(a, a), NORMAL_EXP, NORMAL_EXP_REST, &low);
+    const V p = FN(exp2_parts)(high, &low, &n);
+    *gauss = v_scale_normal(p, n);
+    const V mills = v_mul(w, v_set1(1 / (REAL)(2 * MILLS_CENTRE)));
+    return v_mul(*gauss, v_mul(mills, POLYNOMIAL(v_sub(v_set1(1), w), MILLS)));
+}
+/* Phi(-|z|) as (high + *low) * 2^n. There are four factors in z Phi(z), each with its own rounding: all carry what was rounded off
+ * along. */
 #undef NORMAL_FAR
 #define NORMAL_FAR CHOOSE(15, 40)
-#undef NORMAL_SLOPE_FAR
-#define NORMAL_SLOPE_FAR CHOOSE(11, 34) /* where the derivative is below exp(SLOPE_LOWEST) */
-static inline ALWAYS_INLINE V FN(normal_tail)(V z, REAL far, int half, V *low, V *gauss, V *n) {
-    const V centre = v_set1(MILLS_CENTRE), twice = v_set1(2 * MILLS_CENTRE), one_by_twice = v_set1(1 / (REAL)(2 * MILLS_CENTRE));
-    const V a = v_min(v_set1(far), v_abs(z)), below = v_add(a, centre), w = v_quotient(twice, below);
-    V square_low, gauss_low;
-    const V square = v_product(a, a, &square_low), minus_half = v_set1((REAL)-0.5);
-    *gauss = FN(exp_parts)(v_mul(minus_half, square), v_mul(minus_half, square_low), n, &gauss_low);
+static inline ALWAYS_INLINE V FN(normal_tail)(V z, V *low, V *n) {
+    const V one = v_set1(1), centre = v_set1(MILLS_CENTRE), twice = v_set1(2 * MILLS_CENTRE), one_by_twice = v_set1(1 / (REAL)(2 * MILLS_CENTRE));
+    const V a = v_min(v_set1(NORMAL_FAR), v_abs(z)), below = v_add(a, centre), w = v_quotient(twice, below);
+    V square_low, exponent_low;
+    const V square = v_product(a, a, &square_low);
+    const V exponent = FN(times_constant)(square, NORMAL_EXP, NORMAL_EXP_REST, &exponent_low);
+    *n = v_round(exponent);
+    const V f = v_add(v_sub(exponent, *n), v_fma(v_set1(NORMAL_EXP), square_low, exponent_low));
+    const V beyond_one = POLYNOMIAL(f, EXP2_REST), gauss = v_fma(f, beyond_one, one);
+    const V gauss_low = v_residue(f, beyond_one, v_sub(one, gauss));
     const REAL coefficients[] = CHOOSE(MILLS_F32, MILLS_F64);
     const int terms = CHOOSE(MILLS_F32_TERMS, MILLS_F64_TERMS);
-    V t = v_sub(v_set1(1), w), factor = v_mul(w, one_by_twice);
-    if (half) {
-        *low = v_set1(0);
-        return v_mul(v_mul(*gauss, FN(polynomial)(t, coefficients, terms)), factor);
-    }
+    const V t = v_sub(one, w), factor = v_mul(w, one_by_twice);
     /* what the sum, the quotient and the difference lost */
     const V part = v_sub(below, centre), lost = v_add(v_sub(a, part), v_sub(centre, v_sub(below, part)));
     const V w_low = v_mul(v_fnma(w, lost, v_fnma(w, below, twice)), factor);
-    const V t_low = v_sub(v_sub(v_sub(v_set1(1), t), w), w_low), factor_low = v_mul(w_low, one_by_twice);
+    const V t_low = v_sub(v_sub(v_sub(one, t), w), w_low), factor_low = v_mul(w_low, one_by_twice);
     const V first = v_set1(coefficients[0]), rest = FN(polynomial)(v_add(t, t_low), coefficients + 1, terms - 1);
     const V mills = v_fma(t, rest, first), mills_low = v_fma(t_low, rest, v_fma(t, rest, v_sub(first, mills)));
     V product_low, high_low;
-    const V product = v_product(*gauss, mills, &product_low);
-    product_low = v_fma(*gauss, mills_low, v_fma(gauss_low, mills, product_low));
+    const V product = v_product(gauss, mills, &product_low);
+    product_low = v_fma(gauss, mills_low, v_fma(gauss_low, mills, product_low));
     const V high = v_product(product, factor, &high_low);
     *low = v_fma(product, factor_low, v_fma(product_low, factor, high_low));
     return high;
 }
 static inline ALWAYS_INLINE V FN(gelu_erf_forward)(V z, int half) {
-    V low, gauss, n;
-    const V high = FN(normal_tail)(z, NORMAL_FAR, half, &low, &gauss, &n), x = v_max(v_set1(-NORMAL_FAR), z);
+    V low, n, gauss;
+    if (half && __builtin_expect(!v_any(v_gt(v_set1(-NORMAL_NEAR), z)), 1)) {
+        const V a = v_min(v_set1(NORMAL_NEAR), v_abs(z));
+        return v_fnma(a, FN(normal_tail_near)(a, &gauss), v_max(v_set1(0), z));
+    }
+    const V high = FN(normal_tail)(z, &low, &n), x = v_max(v_set1(-NORMAL_FAR), z);
     const V left = v_scale(v_fma(x, high, v_mul(x, low)), n);
     const V far = v_max(v_set1(CHOOSE(-60, -200)), n); /* beyond, the tail is nothing beside 1 */
     const V right = v_mul(z, v_sub(v_sub(v_set1(1), v_scale_normal(high, far)), v_scale_normal(low, far)));
@@ -214,32 +208,33 @@ static inline ALWAYS_INLINE V FN(gelu_erf_forward)(V z, int half) {
 }
 static inline ALWAYS_INLINE V FN(gelu_erf_derivative)(V z, int half) {
     (void)half;
-    V low, gauss, n;
-    const V scaled = FN(normal_tail)(z, NORMAL_SLOPE_FAR, 1, &low, &gauss, &n), tail = v_scale_normal(scaled, n);
-    const V phi = v_mul(v_scale_normal(gauss, n), v_set1((REAL)0.39894228040143267794)); /* 1 / sqrt(2 pi) */
+    V gauss;
+    const V tail = FN(normal_tail_near)(v_min(v_set1(NORMAL_NEAR), v_abs(z)), &gauss);
+    const V phi = v_mul(gauss, v_set1((REAL)0.39894228040143267794)); /* 1 / sqrt(2 pi) */
     const V distribution = v_select(v_gt(v_set1(0), z), tail, v_sub(v_set1(1), tail));
-    const V slope = v_fma(FN(clamp)(z, -NORMAL_SLOPE_FAR, NORMAL_SLOPE_FAR), phi, distribution);
-    return v_select(v_gt(v_set1(-NORMAL_SLOPE_FAR), z), v_set1(0), slope);
+    const V slope = v_fma(FN(clamp)(z, -NORMAL_NEAR, NORMAL_NEAR), phi, distribution);
+    return v_select(v_gt(v_set1(-NORMAL_NEAR), z), v_set1(0), slope);
 }
 
-static inline ALWAYS_INLINE V FN(silu_forward)(V z, int half) {
-    if (half) return FN(times_half_sigmoid)(z, v_mul(z, v_set1((REAL)-LOG2_E)));
-    return FN(times_sigmoid)(z, z, v_set1(0));
+/* Beyond these the sigmoid is 0 or 1 to the last bit of every type. */
+#undef SIGMOID_LOWEST
+#undef SIGMOID_HIGHEST
+#define SIGMOID_LOWEST CHOOSE(-170.0f, -800.0)
+#define SIGMOID_HIGHEST 80
+static inline ALWAYS_INLINE V FN(sigmoid_times)(V factor, V z, int half) {
+    if (half) return FN(times_sigmoid)(factor, v_mul(z, v_set1(-LOG2_E)), NULL);
+    V low;
+    const V u = FN(times_constant)(FN(clamp)(z, SIGMOID_LOWEST, SIGMOID_HIGHEST), -LOG2_E, -LOG2_E_REST, &low);
+    return FN(times_sigmoid)(factor, u, &low);
 }
+static inline ALWAYS_INLINE V FN(silu_forward)(V z, int half) { return FN(sigmoid_times)(z, z, half); }
 static inline ALWAYS_INLINE V FN(silu_derivative)(V z, int half) {
-    const V t = FN(clamp)(z, SLOPE_LOWEST, EXP_HIGHEST);
-    if (half) return FN(half_slope)(v_mul(z, v_set1((REAL)-LOG2_E)), t);
-    V complement;
-    const V w = FN(sigmoid_both)(t, &complement);
-    return v_select(v_gt(v_set1(SLOPE_LOWEST), z), v_set1(0), v_fma(v_mul(w, complement), t, w));
+    (void)half;
+    const V t = FN(clamp)(z, SIGMOID_LOWEST, SIGMOID_HIGHEST);
+    return FN(times_sigmoid_slope)(v_mul(t, v_set1(-LOG2_E)), t);
 }
 
-static inline ALWAYS_INLINE V FN(sigmoid_forward)(V z, int half) {
-    (void)half;
-    V n;
-    const V q = FN(sigmoid_parts)(FN(clamp)(z, EXP_LOWEST, EXP_HIGHEST), v_set1(0), &n);
-    return v_scale(q, n);
-}
+static inline ALWAYS_INLINE V FN(sigmoid_forward)(V z, int half) { return FN(sigmoid_times)(v_set1(1), z, half); }
 static inline ALWAYS_INLINE V FN(sigmoid_derivative)(V out, int half) { (void)half; return v_mul(out, v_sub(v_set1(1), out)); }
 
 /* A polynomial where 1 - exp(-2|z|) would cancel, 1 - 2 / (exp(2|z|) + 1) beyond. */
@@ -247,10 +242,9 @@ static inline ALWAYS_INLINE V FN(tanh_forward)(V z, int half) {
     (void)half;
     const V a = v_abs(z), square = v_mul(z, z);
     const V near = v_fma(v_mul(z, square), POLYNOMIAL(square, TANH_REST), z);
-    V n;
-    const V p = FN(exp_parts)(v_min(v_set1(EXP_HIGHEST), v_add(a, a)), v_set1(0), &n, NULL);
-    const V far = v_sub(v_set1(1), v_quotient(v_set1(2), v_add(v_scale_normal(p, n), v_set1(1))));
-    return v_select(v_gt(a, v_set1((REAL)0.625)), v_copysign(far, z), near);
+    V power;
+    const V w = FN(sigmoid_of_normal)(v_mul(v_min(v_set1(30), a), v_set1(2 * LOG2_E)), NULL, &power);
+    return v_select(v_gt(a, v_set1((REAL)0.625)), v_copysign(v_fnma(v_set1(2), w, v_set1(1)), z), near);
 }
 static inline ALWAYS_INLINE V FN(tanh_derivative)(V out, int half) { (void)half; return v_mul(v_sub(v_set1(1), out), v_add(v_set1(1), out)); }
 

@@ -20,7 +20,7 @@ typedef struct { VM of[2]; } WIDE_MASK;
 FGE_WIDE_1(round) FGE_WIDE_1(abs) FGE_WIDE_1(reciprocal)
 FGE_WIDE_2(add) FGE_WIDE_2(sub) FGE_WIDE_2(mul) FGE_WIDE_2(quotient) FGE_WIDE_2(max) FGE_WIDE_2(min) FGE_WIDE_2(copysign)
 FGE_WIDE_2(scale_normal)
-FGE_WIDE_3(fma) FGE_WIDE_3(fnma)
+FGE_WIDE_3(fma) FGE_WIDE_3(fnma) FGE_WIDE_3(residue)
 FGE_WIDE_FUNCTION(WIDE) FN(wide_set1)(REAL x) { return (WIDE){{v_set1(x), v_set1(x)}}; }
 FGE_WIDE_FUNCTION(WIDE_MASK) FN(wide_gt)(WIDE a, WIDE b) { return (WIDE_MASK){{v_gt(a.of[0], b.of[0]), v_gt(a.of[1], b.of[1])}}; }
 FGE_WIDE_FUNCTION(WIDE) FN(wide_keep)(WIDE_MASK m, WIDE a) { return (WIDE){{v_keep(m.of[0], a.of[0]), v_keep(m.of[1], a.of[1])}}; }
@@ -84,6 +84,8 @@ FGE_WIDE_FUNCTION(WIDE) FN(load_wide)(const REAL *from) { return (WIDE){{v_load(
 #undef v_abs
 #pragma push_macro("v_copysign")
 #undef v_copysign
+#pragma push_macro("v_residue")
+#undef v_residue
 #pragma push_macro("v_product")
 #undef v_product
 #pragma push_macro("FN")
@@ -108,6 +110,7 @@ FGE_WIDE_FUNCTION(WIDE) FN(load_wide)(const REAL *from) { return (WIDE){{v_load(
 #define v_keep(m, a) CONCATENATE(wide_keep, REAL_SUFFIX)(m, a)
 #define v_abs(a) CONCATENATE(wide_abs, REAL_SUFFIX)(a)
 #define v_copysign(a, s) CONCATENATE(wide_copysign, REAL_SUFFIX)(a, s)
+#define v_residue(a, b, c) CONCATENATE(wide_residue, REAL_SUFFIX)(a, b, c)
 #define v_product(a, b, rest) CONCATENATE(wide_product, REAL_SUFFIX)(a, b, rest)
 #define v_reciprocal(a) CONCATENATE(wide_reciprocal, REAL_SUFFIX)(a)
 #define v_any(m) CONCATENATE(wide_any, REAL_SUFFIX)(m)
@@ -154,6 +157,8 @@ FGE_WIDE_FUNCTION(WIDE) FN(load_wide)(const REAL *from) { return (WIDE){{v_load(
 #pragma pop_macro("v_abs")
 #undef v_copysign
 #pragma pop_macro("v_copysign")
+#undef v_residue
+#pragma pop_macro("v_residue")
 #undef v_product
 #pragma pop_macro("v_product")
 #undef FN

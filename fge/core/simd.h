@@ -8,6 +8,7 @@
  *   v_max, v_min   answer their second operand where either is NaN (as x86 does), so that max(limit, z) keeps NaN
  *   v_fma          a * b + c, one rounding where the hardware has it
  *   v_product      a * b, exactly, as a sum of two
+ *   v_residue      a * b + c where c is about -a * b: what rounding had taken off, exactly
  *   v_quotient     a / b within a unit in the last place, for a and b in the middle of the range; v_reciprocal is 1 / a
  *   v_any          whether a lane of the mask is set
  *   v_scale        x * 2^n, n integral and x * 2^(n + 149) normal (1074 for double); v_scale_normal: the result is normal. Results below the normal range are made
@@ -37,6 +38,8 @@
 #define v_any(m) (v_bits(m) != 0)
 #undef v_fma
 #undef v_fnma
+#undef v_fms
+#undef v_residue
 #undef v_max
 #undef v_min
 #undef v_gt
@@ -68,6 +71,7 @@
 #define v_div(a, b) _mm512_div_ps(a, b)
 #define v_fma(a, b, c) _mm512_fmadd_ps(a, b, c)
 #define v_fnma(a, b, c) _mm512_fnmadd_ps(a, b, c)
+#define v_fms(a, b, c) _mm512_fmsub_ps(a, b, c)
 #define v_max(a, b) _mm512_max_ps(a, b)
 #define v_min(a, b) _mm512_min_ps(a, b)
 #define v_gt(a, b) _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ)
@@ -119,6 +123,7 @@ static inline __m512 avx512_scale32(__m512 x, __m512 n) {
 #define v_div(a, b) _mm512_div_pd(a, b)
 #define v_fma(a, b, c) _mm512_fmadd_pd(a, b, c)
 #define v_fnma(a, b, c) _mm512_fnmadd_pd(a, b, c)
+#define v_fms(a, b, c) _mm512_fmsub_pd(a, b, c)
 #define v_max(a, b) _mm512_max_pd(a, b)
 #define v_min(a, b) _mm512_min_pd(a, b)
 #define v_gt(a, b) _mm512_cmp_pd_mask(a, b, _CMP_GT_OQ)
@@ -165,6 +170,7 @@ static inline __m512d avx512_scale64(__m512d x, __m512d n) {
 #define v_reciprocal(a) v_div(v_set1(1), a)
 #define v_fma(a, b, c) _mm256_fmadd_ps(a, b, c)
 #define v_fnma(a, b, c) _mm256_fnmadd_ps(a, b, c)
+#define v_fms(a, b, c) _mm256_fmsub_ps(a, b, c)
 #define v_max(a, b) _mm256_max_ps(a, b)
 #define v_min(a, b) _mm256_min_ps(a, b)
 #define v_gt(a, b) _mm256_cmp_ps(a, b, _CMP_GT_OQ)
@@ -220,6 +226,7 @@ static inline __m256 avx2_scale32(__m256 x, __m256 n) {
 #define v_reciprocal(a) v_div(v_set1(1), a)
 #define v_fma(a, b, c) _mm256_fmadd_pd(a, b, c)
 #define v_fnma(a, b, c) _mm256_fnmadd_pd(a, b, c)
+#define v_fms(a, b, c) _mm256_fmsub_pd(a, b, c)
 #define v_max(a, b) _mm256_max_pd(a, b)
 #define v_min(a, b) _mm256_min_pd(a, b)
 #define v_gt(a, b) _mm256_cmp_pd(a, b, _CMP_GT_OQ)
@@ -289,6 +296,7 @@ typedef int64_t portable_i64 __attribute__((vector_size(16)));
 #define v_reciprocal(a) v_div(v_set1(1), a)
 #define v_fma(a, b, c) P_(portable_fma)(a, b, c)
 #define v_fnma(a, b, c) P_(portable_fma)(-(a), b, c)
+#define v_fms(a, b, c) P_(portable_fma)(a, b, -(c))
 #define v_max(a, b) v_select(v_gt(a, b), a, b)
 #define v_min(a, b) v_select(v_gt(b, a), a, b)
 #define v_gt(a, b) ((VM)((a) > (b)))
@@ -365,16 +373,23 @@ static inline V P_(portable_product)(V a, V b, V *rest) {
     *rest = ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low;
     return product;
 }
+static inline V P_(portable_residue)(V a, V b, V c) {
+    V rest;
+    const V product = P_(portable_product)(a, b, &rest);
+    return product + c + rest;
+}
 #define v_product(a, b, rest) P_(portable_product)(a, b, rest)
+#define v_residue(a, b, c) P_(portable_residue)(a, b, c)
 #endif
 #undef PORTABLE_HAS_FMA
 #endif
 
 #ifndef v_product
+#define v_residue(a, b, c) v_fma(a, b, c)
 #define v_product(a, b, rest) FN(fma_product)(a, b, rest)
 static inline V FN(fma_product)(V a, V b, V *rest) {
     const V product = v_mul(a, b);
-    *rest = v_sub(v_set1(0), v_fnma(a, b, product));
+    *rest = v_fms(a, b, product);
     return product;
 }
 #endif
