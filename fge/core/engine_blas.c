@@ -69,10 +69,10 @@ static view block(const fge_plan *plan, const fge_operand *o, int64_t row0, int6
         const int64_t ld = natural_by_rows ? o->row_stride : o->col_stride;
         v = (view){(const char *)o->data + (row0 * rs + col0 * cs) * size, (int)fge_max(ld, 1), by_rows ? 'N' : 'T'};
     } else if (o->transposed) {
-        plan->real->read(o, col0, cols, row0, rows, to, rows, column_sums);
+        plan->real->read(o, col0, cols, row0, rows, to, rows, plan->real->dtype, column_sums);
         v = (view){to, (int)rows, 'T'};
     } else {
-        plan->real->read(o, row0, rows, col0, cols, to, cols, column_sums);
+        plan->real->read(o, row0, rows, col0, cols, to, cols, plan->real->dtype, column_sums);
         v = (view){to, (int)cols, 'N'};
     }
     if (!small || by_rows) return v;
@@ -108,7 +108,7 @@ static void multiply(const fge_plan *plan, const fge_tile *t, const fge_epilogue
         return;
     }
     const int64_t size = plan->real->size;
-    const int is_double = size == 8, real_dtype = is_double ? FGE_FLOAT64 : FGE_FLOAT32;
+    const int is_double = size == 8, real_dtype = plan->real->dtype;
     char *tile = scratch, *a_ready = tile + plan->p_tile * plan->q_tile * size;
     char *b_ready = a_ready + 2 * plan->p_tile * R_STEP * size;
     char *block_sums = b_ready + 2 * plan->q_tile * R_STEP * size;

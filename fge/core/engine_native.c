@@ -108,11 +108,11 @@ typedef struct {
     void *column_sums; /* NULL or REAL sums to add to */
 } panel;
 
-static void read_panel(const fge_plan *plan, const panel *p, void *to, int64_t ld) {
+static void read_panel(const fge_plan *plan, const panel *p, void *to, int64_t ld, int dtype) {
     if (p->along_r)
-        plan->real->read(p->operand, p->first, p->count, p->r0, p->r, to, ld, NULL);
+        plan->real->read(p->operand, p->first, p->count, p->r0, p->r, to, ld, dtype, NULL);
     else
-        plan->real->read(p->operand, p->r0, p->r, p->first, p->count, to, ld, p->column_sums);
+        plan->real->read(p->operand, p->r0, p->r, p->first, p->count, to, ld, dtype, p->column_sums);
 }
 /* The panel's corner, where it can be packed from memory as it is: contiguous rows of elements of `dtype`. */
 static const void *in_place(const panel *p, int dtype) {
@@ -126,12 +126,12 @@ static void pack_real(const fge_plan *plan, const panel *p, void *to, void *read
     const int64_t width = p->of_a ? real->mr : real->nr;
     if (!p->along_r) { /* reading with ld = width packs */
         if (p->count < width) memset(to, 0, (size_t)(width * p->r * real->size));
-        read_panel(plan, p, to, width);
+        read_panel(plan, p, to, width, real->dtype);
         return;
     }
-    const void *rows = in_place(p, real->size == 8 ? FGE_FLOAT64 : FGE_FLOAT32);
+    const void *rows = in_place(p, real->dtype);
     const int64_t stride = rows ? p->operand->row_stride : p->r;
-    if (!rows) read_panel(plan, p, ready, p->r);
+    if (!rows) read_panel(plan, p, ready, p->r, real->dtype);
     (p->of_a ? real->pack_a : real->pack_b)(rows ? rows : ready, stride, p->count, p->r, to);
 }
 static void pack_halves(const fge_pair_kernels *pairs, const panel *p, const uint16_t *rows, int64_t stride, int64_t r, void *to) {
@@ -146,7 +146,7 @@ static void pack_pairs(const fge_plan *plan, const fge_pair_kernels *pairs, cons
         pack_halves(pairs, p, rows, p->operand->row_stride, p->r, to);
         return;
     }
-    /* floats first, for the derivative and the sums; narrowing them in place is exact. A part of r at a time stays in L1 */
+    /* made ready first, for the derivative and the sums. A part of r at a time stays in L1 */
     enum { PART = 128 };
     const int64_t width = p->of_a ? pairs->mr : pairs->nr;
     for (int64_t l = 0; l < p->r; l += PART) {
@@ -154,8 +154,7 @@ static void pack_pairs(const fge_plan *plan, const fge_pair_kernels *pairs, cons
         part.r0 += l;
         part.r = fge_min(PART, p->r - l);
         const int64_t stride = p->along_r ? part.r : p->count;
-        read_panel(plan, &part, ready, stride);
-        pairs->narrow(ready, part.r * p->count, ready);
+        read_panel(plan, &part, ready, stride, plan->gemm->dtype);
         pack_halves(pairs, p, ready, stride, part.r, (char *)to + l * width * pairs->unit);
     }
 }
@@ -212,15 +211,15 @@ static void mend_nan(const fge_plan *plan, const fge_tile *t, int64_t i, int64_t
         const int64_t r = fge_min(STEP, t->r - l), r0 = t->r0 + l;
         const int64_t a_row = g->a.transposed ? 1 : STEP, a_col = g->a.transposed ? MOST : 1;
         if (g->a.transposed)
-            real->read(&g->a, r0, r, t->p0 + i, rows, a, MOST, NULL);
+            real->read(&g->a, r0, r, t->p0 + i, rows, a, MOST, FGE_FLOAT32, NULL);
         else
-            real->read(&g->a, t->p0 + i, rows, r0, r, a, STEP, NULL);
+            real->read(&g->a, t->p0 + i, rows, r0, r, a, STEP, FGE_FLOAT32, NULL);
         if (g->b.transposed) {
-            real->read(&g->b, t->q0 + j, cols, r0, r, turned, STEP, NULL);
+            real->read(&g->b, t->q0 + j, cols, r0, r, turned, STEP, FGE_FLOAT32, NULL);
             for (int64_t col = 0; col < cols; col++)
                 for (int64_t k = 0; k < r; k++) b[k * MOST + col] = turned[col * STEP + k];
         } else {
-            real->read(&g->b, r0, r, t->q0 + j, cols, b, MOST, NULL);
+            real->read(&g->b, r0, r, t->q0 + j, cols, b, MOST, FGE_FLOAT32, NULL);
         }
         for (int64_t row = 0; row < rows; row += real->mr)
             real->tile(r, a + row * a_row, a_row, a_col, b, MOST, sums + row * MOST, MOST, (int)fge_min(real->mr, rows - row), (int)cols, l > 0);

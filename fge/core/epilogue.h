@@ -35,6 +35,22 @@ static inline ALWAYS_INLINE V FN(times_derivative)(V gradient, int activation, i
     default: return v_mul(gradient, FN(activation_derivative)(activation, FN(load_as)(state, c, n, dtype), fge_is_half(dtype)));
     }
 }
+#if FGE_WIDE
+/* 2 W columns at once, all of them there */
+static inline ALWAYS_INLINE WIDE FN(times_derivative_wide)(WIDE gradient, int activation, int dtype, const void *state, int64_t c) {
+    switch (fge_reserve_kind_of(activation)) {
+    case FGE_RESERVE_NONE: return gradient;
+    case FGE_RESERVE_BITS:
+        gradient.of[0] = v_keep(FN(load_bits)((const uint8_t *)state, c, W), gradient.of[0]);
+        gradient.of[1] = v_keep(FN(load_bits)((const uint8_t *)state, c + W, W), gradient.of[1]);
+        return gradient;
+    default: {
+        const WIDE reserved = {{FN(load_as)(state, c, W, dtype), FN(load_as)(state, c + W, W, dtype)}};
+        return FN(wide_mul)(gradient, FN(activation_derivative_wide)(activation, reserved, fge_is_half(dtype)));
+    }
+    }
+}
+#endif
 static inline const void *FN(state_row)(const void *state, int64_t stride, int64_t row, int activation, int dtype) {
     const int64_t unit = fge_reserve_kind_of(activation) == FGE_RESERVE_BITS ? 1 : fge_dtype_size(dtype);
     return (const char *)state + row * stride * unit;
@@ -112,7 +128,19 @@ static inline ALWAYS_INLINE void FN(gradient_tile)(const fge_epilogue *e, const 
         const REAL *row = sums + i * ld;
         void *out = (char *)e->out + (row0 + i) * e->out_stride * fge_dtype_size(dtype);
         const void *state = FN(state_row)(e->state, e->state_stride, row0 + i, activation, state_dtype);
-        for (int64_t j = 0; j < cols; j += W) {
+        int64_t j = 0;
+#if FGE_WIDE
+        for (; j + 2 * W <= cols; j += 2 * W) {
+            const WIDE sums_wide = FN(times_derivative_wide)(FN(load_wide)(row + j), activation, state_dtype, state, col0 + j);
+#pragma GCC unroll 2
+            for (int s = 0; s < 2; s++) {
+                const int64_t at = col0 + j + s * W;
+                const V sum = e->accumulate ? v_add(sums_wide.of[s], FN(load_as)(out, at, W, dtype)) : sums_wide.of[s];
+                FN(store_as)(out, at, sum, W, dtype);
+            }
+        }
+#endif
+        for (; j < cols; j += W) {
             const int n = FN(lanes)(cols - j);
             V sum = n == W ? v_load(row + j) : v_load_n(row + j, n);
             sum = FN(times_derivative)(sum, activation, state_dtype, state, col0 + j, n);

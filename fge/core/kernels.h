@@ -61,15 +61,15 @@ static void convert(const void *from, int from_dtype, void *to, int to_dtype, in
     float block[1024];
     for (int64_t j = 0; j < count; j += 1024) {
         const int64_t n = fge_min(1024, count - j);
-        read_f32(&row, 0, 1, j, n, block, 1024, NULL);
+        read_f32(&row, 0, 1, j, n, block, 1024, FGE_FLOAT32, NULL);
         epilogue_f32(&store, block, 1024, 1, n, 0, j);
     }
 }
 
 #define FGE_KERNELS_FIELDS                                                                                                  \
-    .f32 = {mr_f32, nr_f32, sizeof(float), epilogue_f32, read_f32, pack_a_f32, pack_b_f32, tile_f32, vector_stream_f32,      \
+    .f32 = {mr_f32, nr_f32, sizeof(float), FGE_FLOAT32, epilogue_f32, read_f32, pack_a_f32, pack_b_f32, tile_f32, vector_stream_f32,      \
             vector_dots_f32},                                                                                               \
-    .f64 = {mr_f64, nr_f64, sizeof(double), epilogue_f64, read_f64, pack_a_f64, pack_b_f64, tile_f64, vector_stream_f64,     \
+    .f64 = {mr_f64, nr_f64, sizeof(double), FGE_FLOAT64, epilogue_f64, read_f64, pack_a_f64, pack_b_f64, tile_f64, vector_stream_f64,     \
             vector_dots_f64},                                                                                               \
     .peak = measure_peak, .convert = convert
 

@@ -1,15 +1,28 @@
 /* Reading operands: elements widened to REAL, with the derivative multiplied in where the operand is dZ. Included once
  * per REAL by kernels.h. */
 
-/* `from` holds the block's elements in from_dtype, rows from_stride apart; o tells the reserve and its rounding. */
+/* `from` holds the block's elements in from_dtype, rows from_stride apart; o tells the reserve and its rounding. `to` may be `from`. */
 static inline ALWAYS_INLINE void FN(read_rows)(const fge_operand *o, const void *from, int64_t from_stride, int from_dtype,
-                                              int64_t row0, int64_t rows, int64_t col0, int64_t cols, REAL *to, int64_t ld,
-                                              REAL *column_sums, int activation, int dtype) {
+                                              int64_t row0, int64_t rows, int64_t col0, int64_t cols, void *to, int64_t ld,
+                                              int to_dtype, REAL *column_sums, int activation, int dtype) {
     const int derived = fge_reserve_kind_of(activation) != FGE_RESERVE_NONE;
     for (int64_t i = 0; i < rows; i++) {
         const void *state = derived ? FN(state_row)(o->reserve, o->reserve_stride, row0 + i, activation, dtype) : NULL;
-        REAL *row = to + i * ld;
-        for (int64_t j = 0; j < cols; j += W) {
+        int64_t j = 0;
+#if FGE_WIDE
+        for (; j + 2 * W <= cols; j += 2 * W) {
+            const int64_t at = i * from_stride + j;
+            WIDE v = {{FN(load_as)(from, at, W, from_dtype), FN(load_as)(from, at + W, W, from_dtype)}};
+            v = FN(times_derivative_wide)(v, activation, dtype, state, col0 + j);
+#pragma GCC unroll 2
+            for (int s = 0; s < 2; s++) {
+                if (column_sums) v_store(column_sums + j + s * W, v_add(v.of[s], v_load(column_sums + j + s * W)));
+                if (derived && to_dtype != dtype) v.of[s] = FN(rounded)(v.of[s], dtype);
+                FN(store_as)(to, i * ld + j + s * W, v.of[s], W, to_dtype);
+            }
+        }
+#endif
+        for (; j < cols; j += W) {
             const int n = FN(lanes)(cols - j);
             V v = FN(load_as)(from, i * from_stride + j, n, from_dtype);
             v = FN(times_derivative)(v, activation, dtype, state, col0 + j, n);
@@ -17,8 +30,8 @@ static inline ALWAYS_INLINE void FN(read_rows)(const fge_operand *o, const void 
                 REAL *sums = column_sums + j;
                 if (n == W) v_store(sums, v_add(v, v_load(sums))); else v_store_n(sums, v_add(v, v_load_n(sums, n)), n);
             }
-            if (derived) v = FN(rounded)(v, dtype);
-            if (n == W) v_store(row + j, v); else v_store_n(row + j, v, n);
+            if (derived && to_dtype != dtype) v = FN(rounded)(v, dtype);
+            FN(store_as)(to, i * ld + j, v, n, to_dtype);
         }
     }
 }
@@ -45,34 +58,56 @@ static void FN(gather)(const fge_operand *o, int64_t row0, int64_t rows, int64_t
 }
 
 static void FN(read)(const fge_operand *o, int64_t row0, int64_t rows, int64_t col0, int64_t cols, void *to, int64_t ld,
-                     void *column_sums) {
+                     int to_dtype, void *column_sums) {
+    const void *from = fge_at(o->data, row0 * o->row_stride + col0, o->dtype);
+    int64_t from_stride = o->row_stride;
+    int from_dtype = o->dtype;
     if (o->col_stride != 1) {
         FN(gather)(o, row0, rows, col0, cols, (REAL *)to, ld);
-        if (o->activation != FGE_none || column_sums)
-            FN(read_rows)(o, to, ld, REAL_DTYPE, row0, rows, col0, cols, (REAL *)to, ld, (REAL *)column_sums, o->activation, o->dtype);
+        from = to;
+        from_stride = ld;
+        from_dtype = REAL_DTYPE;
+        if (o->activation == FGE_none && !column_sums && to_dtype == REAL_DTYPE) return;
+    }
+    if (cols == NR && ld == NR && o->activation == FGE_none && from_dtype == REAL_DTYPE && to_dtype == REAL_DTYPE && !column_sums) {
+        FN(copy_panel)((const REAL *)from, from_stride, rows, (REAL *)to);
         return;
     }
-    const void *from = fge_at(o->data, row0 * o->row_stride + col0, o->dtype);
-    if (cols == NR && ld == NR && o->activation == FGE_none && o->dtype == REAL_DTYPE && !column_sums) {
-        FN(copy_panel)((const REAL *)from, o->row_stride, rows, (REAL *)to);
-        return;
+#define FGE_READ_BODY(id, from_dtype, to_dtype, dtype)                                                                     \
+    FN(read_rows)(o, from, from_stride, from_dtype, row0, rows, col0, cols, to, ld, to_dtype, (REAL *)column_sums, id, dtype)
+#if defined(FGE_HAS_AVX512_BF16)
+#define FGE_READ_HALVES(id, dtype)                                                 \
+    if (to_dtype == dtype) {                                                       \
+        if (from_dtype == dtype) FGE_READ_BODY(id, dtype, dtype, dtype);           \
+        else FGE_READ_BODY(id, REAL_DTYPE, dtype, dtype);                          \
+        return;                                                                    \
     }
-#define FGE_READ_BODY(id, dtype) \
-    FN(read_rows)(o, from, o->row_stride, dtype, row0, rows, col0, cols, (REAL *)to, ld, (REAL *)column_sums, id, dtype)
+#else
+#define FGE_READ_HALVES(id, dtype)
+#endif
+#define FGE_READ_DTYPE(id, dtype)                                                  \
+    case dtype:                                                                    \
+        if (dtype != REAL_DTYPE) { FGE_READ_HALVES(id, dtype) }                    \
+        if (from_dtype == dtype) FGE_READ_BODY(id, dtype, REAL_DTYPE, dtype);      \
+        else FGE_READ_BODY(id, REAL_DTYPE, REAL_DTYPE, dtype);                     \
+        return;
 #if REAL_IS_F32
-#define FGE_READ_CASE(name, kind)                                        \
-    case FGE_##name:                                                     \
-        switch (o->dtype) {                                              \
-        case FGE_FLOAT32: FGE_READ_BODY(FGE_##name, FGE_FLOAT32); break; \
-        case FGE_FLOAT16: FGE_READ_BODY(FGE_##name, FGE_FLOAT16); break; \
-        default: FGE_READ_BODY(FGE_##name, FGE_BFLOAT16); break;         \
-        }                                                                \
+#define FGE_READ_CASE(name, kind)                  \
+    case FGE_##name:                               \
+        switch (o->dtype) {                        \
+        FGE_READ_DTYPE(FGE_##name, FGE_FLOAT32)    \
+        FGE_READ_DTYPE(FGE_##name, FGE_FLOAT16)    \
+        FGE_READ_DTYPE(FGE_##name, FGE_BFLOAT16)   \
+        }                                          \
         return;
 #else
-#define FGE_READ_CASE(name, kind) \
-    case FGE_##name: FGE_READ_BODY(FGE_##name, FGE_FLOAT64); return;
+#define FGE_READ_CASE(name, kind)                  \
+    case FGE_##name:                               \
+        FGE_READ_BODY(FGE_##name, FGE_FLOAT64, FGE_FLOAT64, FGE_FLOAT64); return;
 #endif
     switch (o->activation) { FGE_ACTIVATIONS(FGE_READ_CASE) }
 #undef FGE_READ_CASE
+#undef FGE_READ_DTYPE
+#undef FGE_READ_HALVES
 #undef FGE_READ_BODY
 }

@@ -16,12 +16,3 @@ static inline __m512i interleave_high(__m512i first, __m512i second) {
     return _mm512_permutex2var_epi16(first, order, second);
 }
 #undef FGE_PAIR
-
-/* Floats that hold elements of the type already: exact. In place is fine. */
-static void narrow_bf16(const float *from, int64_t count, uint16_t *to) {
-    for (int64_t i = 0; i < count; i += 16) {
-        const __mmask16 lanes = (__mmask16)lanes32(fge_min(16, count - i));
-        const __m512i bits = _mm512_maskz_loadu_epi32(lanes, from + i);
-        _mm256_mask_storeu_epi16(to + i, lanes, _mm512_cvtepi32_epi16(_mm512_srli_epi32(bits, 16)));
-    }
-}

@@ -94,14 +94,6 @@ FGE_PACK(pack_b_along_f16, b_block_along, 1, 1)
 FGE_PACK(pack_b_across_f16, b_block_across, stride, 1)
 #undef FGE_PACK
 
-static void narrow_f16(const float *from, int64_t count, uint16_t *to) {
-    for (int64_t i = 0; i < count; i += 16) {
-        const __mmask16 lanes = (__mmask16)lanes32(fge_min(16, count - i));
-        const __m512 values = _mm512_maskz_loadu_ps(lanes, from + i);
-        _mm256_mask_storeu_epi16(to + i, lanes, _mm512_cvtps_ph(values, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
-    }
-}
-
 /* --- multiplying ------------------------------------------------------------------------------------------------- */
 
 /* All eight tiles are 16 rows of 64 bytes. Static, because gcc 12 takes the initialisation of a local one for a dead store. */
@@ -185,14 +177,14 @@ static int any_nan(const float *c, int64_t ldc, int rows) {
 const fge_pair_kernels fge_pairs_bf16_amx = {
     .what = "AMX tiles of bfloat16 pairs into float32, epilogue on the tile in L1 while the next is multiplied",
     .mr = ROWS, .nr = COLUMNS, .unit = 2, .r_unit = R_BLOCK, .pipelined = 1,
-    .narrow = narrow_bf16, .pack_a_along = pack_a_along_bf16, .pack_a_across = pack_a_across_bf16,
+    .pack_a_along = pack_a_along_bf16, .pack_a_across = pack_a_across_bf16,
     .pack_b_along = pack_b_along_bf16, .pack_b_across = pack_b_across_bf16,
     .tile = tile_bf16, .begin = begin, .end = end,
 };
 const fge_pair_kernels fge_pairs_f16_amx = {
     .what = "split in two bfloat16 values, three AMX products into float32, epilogue on the tile in L1 while the next is multiplied",
     .mr = ROWS, .nr = COLUMNS, .unit = 4, .r_unit = R_BLOCK, .r_least = R_LEAST, .pipelined = 1,
-    .narrow = narrow_f16, .pack_a_along = pack_a_along_f16, .pack_a_across = pack_a_across_f16,
+    .pack_a_along = pack_a_along_f16, .pack_a_across = pack_a_across_f16,
     .pack_b_along = pack_b_along_f16, .pack_b_across = pack_b_across_f16,
     .tile = tile_f16, .any_nan = any_nan, .begin = begin, .end = end,
 };

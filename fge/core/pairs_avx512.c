@@ -93,7 +93,7 @@ static void tile(int64_t r, const uint16_t *a, const uint16_t *b, float *c, int6
 const fge_pair_kernels fge_pairs_bf16_avx512 = {
     .what = "pairs multiplied by vdpbf16ps into float32, epilogue on the tile in L1",
     .mr = MR, .nr = NR, .unit = 2, .r_unit = 2,
-    .narrow = narrow_bf16, .pack_a_along = pack_a_along, .pack_a_across = pack_a_across,
+    .pack_a_along = pack_a_along, .pack_a_across = pack_a_across,
     .pack_b_along = pack_b_along, .pack_b_across = pack_b_across, .tile = tile,
 };
 #else

@@ -51,11 +51,12 @@ typedef struct {
 /* Kernels of one accumulator type. void * is REAL * where not said otherwise. */
 typedef struct {
     int mr, nr;             /* rows and columns of a register tile */
-    int size;               /* sizeof(REAL) */
+    int size, dtype;        /* sizeof(REAL), FGE_FLOAT32 or FGE_FLOAT64 */
     /* sums [rows, cols] at (row0, col0) of the result; may write over `sums` */
     void (*epilogue)(const fge_epilogue *, void *sums, int64_t ld, int64_t rows, int64_t cols, int64_t row0, int64_t col0);
-    /* natural rows and columns of an operand as REAL, ld >= cols; column_sums (or NULL) += the sums before rounding */
-    void (*read)(const fge_operand *, int64_t row0, int64_t rows, int64_t col0, int64_t cols, void *to, int64_t ld,
+    /* natural rows and columns of an operand, ld >= cols; column_sums (or NULL) += the sums before rounding. to_dtype is REAL's or, for
+     * sets with pair kernels, the operand's; `to` has room for REALs in any case */
+    void (*read)(const fge_operand *, int64_t row0, int64_t rows, int64_t col0, int64_t cols, void *to, int64_t ld, int to_dtype,
                  void *column_sums);
     /* one panel, r-major, of up to mr rows (nr columns) that each run along r, zeros behind the last; where they run along
      * the panel instead, `read` with ld = mr (nr) packs */
@@ -87,8 +88,6 @@ typedef struct {
     int r_unit;
     int r_least;            /* shorter sums are left to float kernels */
     int pipelined;          /* `tile` finishes the pending tile; otherwise there is none */
-    /* floats that hold elements of the type, as such elements */
-    void (*narrow)(const float *from, int64_t count, uint16_t *to);
     /* one panel of mr (nr) rows from `count` that run along r (across it: r rows that run along the panel), zeros behind the
      * last. `to` needs 64 spare bytes */
     void (*pack_a_along)(const uint16_t *from, int64_t stride, int64_t count, int64_t r, uint16_t *to);

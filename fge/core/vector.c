@@ -40,11 +40,10 @@ void fge_vector_multiply(const fge_plan *plan, const fge_tile *t, const fge_epil
     const fge_operand *vector = vector_is_a ? &g->a : &g->b, *matrix = vector_is_a ? &g->b : &g->a;
     const int64_t size = real->size, count = vector_is_a ? t->q : t->p, first = vector_is_a ? t->q0 : t->p0;
     char *x = scratch, *y = x + t->r * size, *part = y + count * size, *copied = part + count * size;
-    const int real_dtype = size == 8 ? FGE_FLOAT64 : FGE_FLOAT32;
     /* one row (column) is contiguous in scratch whichever way it is read */
     const int lies_along_columns = vector->transposed != vector_is_a;
     real->read(vector, lies_along_columns ? 0 : t->r0, lies_along_columns ? 1 : t->r, lies_along_columns ? t->r0 : 0,
-               lies_along_columns ? t->r : 1, x, lies_along_columns ? t->r : 1, NULL);
+               lies_along_columns ? t->r : 1, x, lies_along_columns ? t->r : 1, real->dtype, NULL);
     /* distances from one r, and from one result, to the next */
     const int64_t along_r = vector_is_a ? fge_operand_row_stride(matrix) : fge_operand_col_stride(matrix);
     const int64_t across = vector_is_a ? fge_operand_col_stride(matrix) : fge_operand_row_stride(matrix);
@@ -58,11 +57,11 @@ void fge_vector_multiply(const fge_plan *plan, const fge_tile *t, const fge_epil
             const int rows_along = matrix->transposed == vector_is_a;
             const int64_t r_at = t->r0 + r0;
             if (rows_along) {
-                real->read(matrix, first, count, r_at, r, copied, r, NULL);
-                real->vector_dots(r, x + r0 * size, copied, real_dtype, r, count, to);
+                real->read(matrix, first, count, r_at, r, copied, r, real->dtype, NULL);
+                real->vector_dots(r, x + r0 * size, copied, real->dtype, r, count, to);
             } else {
-                real->read(matrix, r_at, r, first, count, copied, count, NULL);
-                real->vector_stream(r, x + r0 * size, copied, real_dtype, count, count, to);
+                real->read(matrix, r_at, r, first, count, copied, count, real->dtype, NULL);
+                real->vector_stream(r, x + r0 * size, copied, real->dtype, count, count, to);
             }
         } else if (across == 1) {
             real->vector_stream(r, x + r0 * size, fge_at(from, r0 * along_r, matrix->dtype), matrix->dtype, along_r, count, to);
