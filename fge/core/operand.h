@@ -1,6 +1,12 @@
 /* Reading operands: elements widened to REAL, with the derivative multiplied in where the operand is dZ. Included once
  * per REAL by kernels.h. */
 
+/* 2 W elements from `index` on, on their way to the cache */
+static inline ALWAYS_INLINE void FN(fetch)(const void *base, int64_t index, int dtype) {
+    const char *at = (const char *)fge_at(base, index, dtype);
+    for (int64_t b = 0; b < 2 * W * fge_dtype_size(dtype); b += 64) __builtin_prefetch(at + b);
+}
+
 /* `from` holds the block's elements in from_dtype, rows from_stride apart; o tells the reserve and its rounding. `to` may be `from`. */
 static inline ALWAYS_INLINE void FN(read_rows)(const fge_operand *o, const void *from, int64_t from_stride, int from_dtype,
                                               int64_t row0, int64_t rows, int64_t col0, int64_t cols, void *to, int64_t ld,
@@ -12,6 +18,10 @@ static inline ALWAYS_INLINE void FN(read_rows)(const fge_operand *o, const void 
 #if FGE_WIDE
         for (; j + 2 * W <= cols; j += 2 * W) {
             const int64_t at = i * from_stride + j;
+            if (derived) { /* what lies behind the block is read next as a rule, by rows too far apart for the hardware to foresee */
+                FN(fetch)(from, at + cols, from_dtype);
+                if (fge_reserve_kind_of(activation) != FGE_RESERVE_BITS) FN(fetch)(state, col0 + j + cols, dtype);
+            }
             WIDE v = {{FN(load_as)(from, at, W, from_dtype), FN(load_as)(from, at + W, W, from_dtype)}};
             v = FN(times_derivative_wide)(v, activation, dtype, state, col0 + j);
 #pragma GCC unroll 2
