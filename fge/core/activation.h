@@ -81,17 +81,21 @@ static inline ALWAYS_INLINE V FN(sigmoid_of_normal)(V u, const V *low, V *power)
     *power = v_scale_normal(p, n);
     return v_reciprocal(v_add(v_set1(1), *power));
 }
-/* z * w for any u, where z falls as u grows. Far out w is 2^-u, below the normal range perhaps: z goes in before that. */
+/* z * w where u is above EXP2_HIGHEST: w is 2^-u there, below the normal range perhaps, so that z goes in before that. Seldom called, and
+ * apart, so that the registers are left to what is computed all the time. */
+static __attribute__((noinline, cold)) V FN(times_far_sigmoid)(V z, V u, V low) {
+    V n;
+    const V x = v_sub(v_set1(0), v_min(v_set1(CHOOSE(245, 1155)), u)), x_low = v_sub(v_set1(0), low); /* the result is 0 beyond */
+    const V p = FN(exp2_parts)(x, &x_low, &n);
+    return v_scale(v_mul(v_max(v_set1(-1000), z), p), n);
+}
+/* z * w for any u, where z falls as u grows */
 static inline ALWAYS_INLINE V FN(times_sigmoid)(V z, V u, const V *low) {
-    V power, n;
+    V power;
     const V product = v_mul(z, FN(sigmoid_of_normal)(u, low, &power));
     const VM far = v_gt(u, v_set1(EXP2_HIGHEST));
     if (__builtin_expect(!v_any(far), 1)) return product;
-    const V x = v_sub(v_set1(0), v_min(v_set1(CHOOSE(245, 1155)), u)); /* the result is 0 beyond */
-    V x_low = v_set1(0);
-    if (low) x_low = v_sub(x_low, *low);
-    const V p = FN(exp2_parts)(x, &x_low, &n);
-    return v_select(far, v_scale(v_mul(v_max(v_set1(-1000), z), p), n), product);
+    return v_select(far, FN(times_far_sigmoid)(z, u, low ? *low : v_set1(0)), product);
 }
 /* (z w)' = w + w (1 - w) z t', slope = z t'. Below SLOPE_LOWEST (of t) it is taken for 0: its products would soon leave the normal range,
  * where x86 is slow. */

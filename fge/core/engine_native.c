@@ -54,31 +54,40 @@ static layout layout_of(const fge_plan *plan, const panels *w) {
     return at;
 }
 
-/* Tiles for the packed route. b's panels stay in L2, and so do the sums where r takes several steps. An operand with a derivative is
- * costly to make ready, once for each tile along the other side of the result: that side is kept whole as far as there is room. */
-enum { P_USUAL = 512, P_DERIVED = 256, SIDE_LEAST = 112 };
+/* Tiles for the packed route. b's panels stay in L2, and so do the sums where r takes several steps. Within that room the tiles are
+ * those for which the operands are made ready at least cost: a once for each tile along q, b once for each along p. */
+enum { SIDE_LEAST = 112, READY = 1, DERIVED = 4 }; /* costs of an element, a derivative's with it */
 
+static int64_t cost_of_tiles(const fge_gemm *g, int64_t p_tile, int64_t q_tile) {
+    const int64_t a_cost = g->a.activation ? DERIVED : READY, b_cost = g->b.activation ? DERIVED : READY;
+    return fge_ceil_div(g->q, q_tile) * g->p * a_cost + fge_ceil_div(g->p, p_tile) * g->q * b_cost;
+}
 static void plan_packed(fge_plan *plan, const panels *w, int64_t tasks) {
     const fge_gemm *g = plan->gemm;
     const int64_t room = fge_cache_sizes().l2 * 3 / 4, b_column = plan->r_step * w->unit;
     const int64_t kept = g->r > plan->r_step ? plan->real->size : 0; /* bytes of each sum */
-    const int a_derived = g->a.activation != 0, b_derived = g->b.activation != 0;
-    int64_t p_most = P_USUAL;
-    if (a_derived && !b_derived && kept) p_most = P_DERIVED;
-    if (b_derived && !a_derived) p_most = kept ? fge_max(P_USUAL, (room / SIDE_LEAST - b_column) / kept) : g->p;
-    plan->p_tile = fge_even_tile(g->p, p_most, w->mr);
-    const int64_t q_most = fge_max(w->nr, room / (b_column + plan->p_tile * kept) / w->nr * w->nr);
-    plan->q_tile = fge_even_tile(g->q, q_most, w->nr);
-    /* more tasks: packing costs a tile 1 / p_tile + 1 / q_tile of its work, so halve the longer side, or the one along the derivative */
+    int64_t least = INT64_MAX, p_tile = 0;
+    for (int64_t tiles = 1; tiles <= 64; tiles++) {
+        p_tile = fge_even_tile(g->p, fge_ceil_div(g->p, tiles), w->mr);
+        const int64_t q_most = fge_max(w->nr, room / (b_column + p_tile * kept) / w->nr * w->nr);
+        const int64_t q_tile = fge_even_tile(g->q, q_most, w->nr), cost = cost_of_tiles(g, p_tile, q_tile);
+        if (cost < least) {
+            least = cost;
+            plan->p_tile = p_tile;
+            plan->q_tile = q_tile;
+        }
+        if (p_tile < 2 * w->mr) break;
+    }
+    /* more tasks: halve the side that makes it dearer by less */
     while (fge_ceil_div(g->p, plan->p_tile) * fge_ceil_div(g->q, plan->q_tile) < tasks) {
-        const int p_first = a_derived || (!b_derived && plan->p_tile >= plan->q_tile);
+        const int64_t p_half = fge_even_tile(plan->p_tile, fge_ceil_div(plan->p_tile, 2), w->mr);
+        const int64_t q_half = fge_even_tile(plan->q_tile, fge_ceil_div(plan->q_tile, 2), w->nr);
         const int p_can = plan->p_tile >= 2 * SIDE_LEAST, q_can = plan->q_tile >= 2 * SIDE_LEAST;
-        if (p_can && (p_first || !q_can))
-            plan->p_tile = fge_even_tile(plan->p_tile, fge_ceil_div(plan->p_tile, 2), w->mr);
-        else if (q_can)
-            plan->q_tile = fge_even_tile(plan->q_tile, fge_ceil_div(plan->q_tile, 2), w->nr);
+        if (!p_can && !q_can) break;
+        if (p_can && (!q_can || cost_of_tiles(g, p_half, plan->q_tile) <= cost_of_tiles(g, plan->p_tile, q_half)))
+            plan->p_tile = p_half;
         else
-            break;
+            plan->q_tile = q_half;
     }
     plan->scratch = (size_t)layout_of(plan, w).end;
 }

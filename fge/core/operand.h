@@ -46,15 +46,20 @@ static inline ALWAYS_INLINE void FN(read_rows)(const fge_operand *o, const void 
     }
 }
 
-/* The commonest case by far, b's panels: NR columns as they are. The next panel's are fetched meanwhile: their rows are too far apart for
- * the hardware to foresee. */
-static void FN(copy_panel)(const REAL *from, int64_t from_stride, int64_t rows, REAL *to) {
-    for (int64_t i = 0; i < rows; i++)
+/* The commonest case by far, a panel of `width` columns as they are. The next panel's are fetched meanwhile: their rows are too far apart
+ * for the hardware to foresee. Stores are whole vectors that spill into the next row, which covers that; the last one's isn't. */
+static inline ALWAYS_INLINE void FN(copy_panel)(const REAL *from, int64_t from_stride, int64_t rows, REAL *to, int width) {
+    for (int64_t i = 0; i < rows; i++) {
+        const REAL *row = from + i * from_stride;
 #pragma GCC unroll 4
-        for (int j = 0; j < NR; j += W) {
-            __builtin_prefetch(from + i * from_stride + NR + j);
-            v_store(to + i * NR + j, v_load(from + i * from_stride + j));
+        for (int j = 0; j < width; j += W) {
+            const int n = FN(lanes)(width - j);
+            __builtin_prefetch(row + width + j);
+            if (n == W) v_store(to + i * width + j, v_load(row + j));
+            else if (i + 1 < rows) v_store(to + i * width + j, v_load_n(row + j, n));
+            else v_store_n(to + i * width + j, v_load_n(row + j, n), n);
         }
+    }
 }
 
 /* Any strides, in squares so that neither side is walked across its rows for long. */
@@ -79,8 +84,9 @@ static void FN(read)(const fge_operand *o, int64_t row0, int64_t rows, int64_t c
         from_dtype = REAL_DTYPE;
         if (o->activation == FGE_none && !column_sums && to_dtype == REAL_DTYPE) return;
     }
-    if (cols == NR && ld == NR && o->activation == FGE_none && from_dtype == REAL_DTYPE && to_dtype == REAL_DTYPE && !column_sums) {
-        FN(copy_panel)((const REAL *)from, from_stride, rows, (REAL *)to);
+    if ((cols == NR || cols == MR) && ld == cols && o->activation == FGE_none && from_dtype == REAL_DTYPE && to_dtype == REAL_DTYPE && !column_sums) {
+        if (cols == NR) FN(copy_panel)((const REAL *)from, from_stride, rows, (REAL *)to, NR);
+        else FN(copy_panel)((const REAL *)from, from_stride, rows, (REAL *)to, MR);
         return;
     }
 #define FGE_READ_BODY(id, from_dtype, to_dtype, dtype)                                                                     \
