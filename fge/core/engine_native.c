@@ -4,6 +4,8 @@
  *     for each mr rows of a:     packed into one panel, which stays in L1
  *       for each panel of b:     the micro-kernel; after the last r_step the epilogue, while the sums are in L1
  *
+ * Between r_steps the sums wait in the result itself where they have its type, otherwise in scratch, in L2.
+ *
  * Tasks pack for themselves: with tiles of this size packing is a few percent, and threads never wait for one another. */
 #include "dispatch.h"
 #include "engine.h"
@@ -35,6 +37,12 @@ static panels panels_of(const fge_plan *plan) {
     return (panels){NULL, plan->real->mr, plan->real->nr, plan->real->size, 1};
 }
 
+/* Whether the result can hold the sums between steps. Only the columns of full register tiles do: the micro-kernel writes nr of them. */
+static int sums_wait_in_out(const fge_plan *plan, const panels *w) {
+    const fge_epilogue *e = &plan->gemm->epilogue;
+    return !w->pairs && e->out_dtype == plan->real->dtype && !e->accumulate;
+}
+
 /* Where things lie in a thread's scratch, in bytes. */
 typedef struct {
     int64_t b_panels, a_panel, ready, block_sums, kept, end;
@@ -44,7 +52,8 @@ static layout layout_of(const fge_plan *plan, const panels *w) {
     enum { SPARE = 64 }; /* packing stores whole vectors */
     const int64_t size = plan->real->size, r_room = fge_round_up(plan->r_step, w->r_unit);
     const int64_t p_room = fge_round_up(plan->p_tile, w->mr), q_room = fge_round_up(plan->q_tile, w->nr);
-    const int64_t tiles = plan->gemm->r > plan->r_step ? p_room * q_room : 2 * w->mr * w->nr;
+    const int64_t waiting = sums_wait_in_out(plan, w) ? w->nr : q_room;
+    const int64_t tiles = plan->gemm->r > plan->r_step ? p_room * waiting : 2 * w->mr * w->nr;
     layout at = {0};
     at.a_panel = fge_round_up(q_room * r_room * w->unit + SPARE, 64);
     at.ready = at.a_panel + fge_round_up(w->mr * r_room * w->unit + SPARE, 64);
@@ -65,7 +74,7 @@ static int64_t cost_of_tiles(const fge_gemm *g, int64_t p_tile, int64_t q_tile) 
 static void plan_packed(fge_plan *plan, const panels *w, int64_t tasks) {
     const fge_gemm *g = plan->gemm;
     const int64_t room = fge_cache_sizes().l2 * 3 / 4, b_column = plan->r_step * w->unit;
-    const int64_t kept = g->r > plan->r_step ? plan->real->size : 0; /* bytes of each sum */
+    const int64_t kept = g->r > plan->r_step && !sums_wait_in_out(plan, w) ? plan->real->size : 0; /* bytes of each sum */
     int64_t least = INT64_MAX, p_tile = 0;
     for (int64_t tiles = 1; tiles <= 64; tiles++) {
         p_tile = fge_even_tile(g->p, fge_ceil_div(g->p, tiles), w->mr);
@@ -246,7 +255,8 @@ static void multiply_packed(const fge_plan *plan, const fge_tile *t, const fge_e
     const layout at = layout_of(plan, &w);
     const int64_t size = real->size, mr = w.mr, nr = w.nr, q_room = fge_round_up(t->q, nr);
     char *b_panels = scratch, *a_panel = scratch + at.a_panel, *ready = scratch + at.ready, *block_sums = scratch + at.block_sums;
-    const int many_steps = t->r > plan->r_step;
+    const int many_steps = t->r > plan->r_step, in_out = many_steps && sums_wait_in_out(plan, &w);
+    const int64_t out_row = epilogue->out_stride * size;
     char *b_sums = sums && !g->sums_of_a ? block_sums : NULL, *a_sums = sums && g->sums_of_a ? block_sums : NULL;
     if (sums) memset(block_sums, 0, (size_t)((a_sums ? t->p : t->q) * size));
     fge_pending pending = {.real = real, .epilogue = epilogue};
@@ -271,10 +281,19 @@ static void multiply_packed(const fge_plan *plan, const fge_tile *t, const fge_e
             pack(plan, &w, &p, a_panel, ready);
             for (int64_t j = 0; j < t->q; j += nr) {
                 const int64_t cols = fge_min(nr, t->q - j);
-                char *c = scratch + at.kept + (many_steps ? i * q_room + j : turn * mr * nr) * size;
-                const int64_t ldc = many_steps ? q_room : nr;
-                if (many_steps && r0 > 0) prefetch_rows(c, ldc * size, rows, nr * size);
-                if (last) prefetch_out(epilogue, t->p0 + i, rows, t->q0 + j, cols);
+                char *c = scratch + at.kept + turn * mr * nr * size;
+                int64_t ldc = nr;
+                if (in_out && cols == nr) {
+                    c = (char *)epilogue->out + (t->p0 + i) * out_row + (t->q0 + j) * size;
+                    ldc = epilogue->out_stride;
+                } else if (in_out) {
+                    c = scratch + at.kept + i * nr * size;
+                } else if (many_steps) {
+                    c = scratch + at.kept + (i * q_room + j) * size;
+                    ldc = q_room;
+                }
+                if (many_steps && (in_out || r0 > 0)) prefetch_rows(c, ldc * size, rows, nr * size);
+                if (last && !in_out) prefetch_out(epilogue, t->p0 + i, rows, t->q0 + j, cols);
                 const char *b = b_panels + j * r_room * w.unit;
                 if (pairs)
                     pairs->tile(r, (const uint16_t *)a_panel, (const uint16_t *)b, (float *)c, ldc, (int)rows, r0 > 0, &pending);

@@ -7,7 +7,7 @@
 #include <string.h>
 
 /* Split r where the result has fewer than BLOCKS / 2 squares of BLOCK; parts are at least SPLIT_MIN long. */
-enum { BLOCK = 128, BLOCKS = 24, SPLIT_MIN = 512, TASKS_PER_THREAD = 4 };
+enum { BLOCK = 128, BLOCKS = 24, SPLIT_MIN = 512, TASKS_PER_THREAD = 2 };
 
 int64_t fge_even_tile(int64_t length, int64_t most, int64_t unit) {
     const int64_t tiles = fge_max(1, fge_ceil_div(length, fge_max(most, 1)));
