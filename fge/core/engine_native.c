@@ -139,6 +139,9 @@ static const void *in_place(const panel *p, int dtype) {
     return fge_at(o->data, (p->along_r ? p->first : p->r0) * o->row_stride + (p->along_r ? p->r0 : p->first), dtype);
 }
 
+/* What has to be made ready first is taken in parts of r that stay in L1. */
+enum { PART = 256 };
+
 static void pack_real(const fge_plan *plan, const panel *p, void *to, void *ready) {
     const fge_real_kernels *real = plan->real;
     const int64_t width = p->of_a ? real->mr : real->nr;
@@ -147,10 +150,19 @@ static void pack_real(const fge_plan *plan, const panel *p, void *to, void *read
         read_panel(plan, p, to, width, real->dtype);
         return;
     }
+    void (*const turn)(const void *, int64_t, int64_t, int64_t, void *) = p->of_a ? real->pack_a : real->pack_b;
     const void *rows = in_place(p, real->dtype);
-    const int64_t stride = rows ? p->operand->row_stride : p->r;
-    if (!rows) read_panel(plan, p, ready, p->r, real->dtype);
-    (p->of_a ? real->pack_a : real->pack_b)(rows ? rows : ready, stride, p->count, p->r, to);
+    if (rows) {
+        turn(rows, p->operand->row_stride, p->count, p->r, to);
+        return;
+    }
+    for (int64_t l = 0; l < p->r; l += PART) {
+        panel part = *p;
+        part.r0 += l;
+        part.r = fge_min(PART, p->r - l);
+        read_panel(plan, &part, ready, part.r, real->dtype);
+        turn(ready, part.r, p->count, part.r, (char *)to + l * width * real->size);
+    }
 }
 static void pack_halves(const fge_pair_kernels *pairs, const panel *p, const uint16_t *rows, int64_t stride, int64_t r, void *to) {
     if (p->of_a)
@@ -164,8 +176,7 @@ static void pack_pairs(const fge_plan *plan, const fge_pair_kernels *pairs, cons
         pack_halves(pairs, p, rows, p->operand->row_stride, p->r, to);
         return;
     }
-    /* made ready first, for the derivative and the sums. A part of r at a time stays in L1 */
-    enum { PART = 128 };
+    /* made ready first, for the derivative and the sums */
     const int64_t width = p->of_a ? pairs->mr : pairs->nr;
     for (int64_t l = 0; l < p->r; l += PART) {
         panel part = *p;

@@ -1,8 +1,8 @@
 /* bfloat16 and float16 products by AMX tiles. Compiled for AVX-512 with AVX512_BF16, AMX-TILE and AMX-BF16; run only where
  * dispatch.c finds all of them and the operating system's permission.
  *
- * A panel is a row of blocks, 32 elements of r each: of a, block[row][r], of b, block[r / 2][column][2], for 32 rows (columns),
- * which is two tiles each. What is left of r or of the rows is zeros.
+ * A panel is a row of blocks, 32 elements of r each, of two tiles, for 16 rows (columns) each, one behind the other: of a, tile[row][r],
+ * of b, tile[r / 2][column][2]. What is left of r or of the rows is zeros.
  *
  * A float16 value is the exact sum of two bfloat16 values, its first 8 significant bits (rounded) and the rest: its panels hold a
  * block of the first parts, then a block of the rests. Three products are summed; the fourth, rest by rest, is at most 2^-18 of
@@ -23,7 +23,7 @@
 #include "simd.h"
 #include "pairs.h"
 
-enum { ROWS = 32, COLUMNS = 32, R_BLOCK = 32, BLOCK = ROWS * R_BLOCK, R_LEAST = 64 };
+enum { ROWS = 32, COLUMNS = 32, R_BLOCK = 32, BLOCK = ROWS * R_BLOCK, TILE = BLOCK / 2, R_LEAST = 64 };
 
 /* --- packing ----------------------------------------------------------------------------------------------------- */
 
@@ -51,32 +51,30 @@ static inline ALWAYS_INLINE void b_block_across(const uint16_t *from, int64_t st
         const parts first = split(l < r ? load_halves32(from + l * stride, count) : _mm512_setzero_si512(), is_f16);
         const parts second = split(l + 1 < r ? load_halves32(from + (l + 1) * stride, count) : _mm512_setzero_si512(), is_f16);
         for (int k = 0; k <= is_f16; k++) {
-            uint16_t *at = to + k * BLOCK + l * COLUMNS;
+            uint16_t *at = to + k * BLOCK + l / 2 * 32;
             _mm512_store_si512(at, interleave_low(first.part[k], second.part[k]));
-            _mm512_store_si512(at + 32, interleave_high(first.part[k], second.part[k]));
+            _mm512_store_si512(at + TILE, interleave_high(first.part[k], second.part[k]));
         }
     }
 }
-/* The other two turn squares of 16 x 16 pairs between those two forms. */
-static inline ALWAYS_INLINE void turn_square(const uint16_t *from, int64_t from_stride, uint16_t *to, int64_t to_stride) {
+/* The other two turn tiles, squares of 16 x 16 pairs, between those two forms. */
+static inline ALWAYS_INLINE void turn(const uint16_t *from, uint16_t *to) {
     V square[16];
 #pragma GCC unroll 16
-    for (int i = 0; i < 16; i++) square[i] = _mm512_loadu_ps((const float *)(from + i * from_stride));
+    for (int i = 0; i < 16; i++) square[i] = _mm512_load_ps((const float *)(from + i * 32));
     transpose_f32(square);
 #pragma GCC unroll 16
-    for (int i = 0; i < 16; i++) _mm512_storeu_ps((float *)(to + i * to_stride), square[i]);
+    for (int i = 0; i < 16; i++) _mm512_store_ps((float *)(to + i * 32), square[i]);
 }
 static inline ALWAYS_INLINE void a_block_across(const uint16_t *from, int64_t stride, int64_t count, int64_t r, uint16_t *to, int is_f16) {
     uint16_t pairs[2 * BLOCK] __attribute__((aligned(64)));
     b_block_across(from, stride, count, r, pairs, is_f16);
-    for (int k = 0; k <= is_f16; k++)
-        for (int half = 0; half < 2; half++) turn_square(pairs + k * BLOCK + half * 32, 64, to + k * BLOCK + half * 16 * R_BLOCK, R_BLOCK);
+    for (int tile = 0; tile < 2 * (1 + is_f16); tile++) turn(pairs + tile * TILE, to + tile * TILE);
 }
 static inline ALWAYS_INLINE void b_block_along(const uint16_t *from, int64_t stride, int64_t count, int64_t r, uint16_t *to, int is_f16) {
     uint16_t rows[2 * BLOCK] __attribute__((aligned(64)));
     a_block_along(from, stride, count, r, rows, is_f16);
-    for (int k = 0; k <= is_f16; k++)
-        for (int half = 0; half < 2; half++) turn_square(rows + k * BLOCK + half * 16 * R_BLOCK, R_BLOCK, to + k * BLOCK + half * 32, 64);
+    for (int tile = 0; tile < 2 * (1 + is_f16); tile++) turn(rows + tile * TILE, to + tile * TILE);
 }
 
 #define FGE_PACK(name, block, r_step, is_f16)                                                                      \
@@ -106,18 +104,39 @@ static const struct {
 static void begin(void) { _tile_loadconfig(&tile_config); }
 static void end(void) { _tile_release(); }
 
-/* Tiles 0 to 3 are sums, 4 and 5 rows of a, 6 and 7 columns of b. */
-#define MULTIPLY(at_a, at_b)                                 \
-    _tile_loadd(4, at_a, 64);                                \
-    _tile_loadd(6, at_b, 128);                               \
-    _tile_dpbf16ps(0, 4, 6);                                 \
-    _tile_loadd(7, (at_b) + 32, 128);                        \
-    _tile_dpbf16ps(1, 4, 7);                                 \
-    if (tall) {                                              \
-        _tile_loadd(5, (at_a) + BLOCK / 2, 64);              \
-        _tile_dpbf16ps(2, 5, 6);                             \
-        _tile_dpbf16ps(3, 5, 7);                             \
+/* Tiles 0 to 3 are sums, 4 and 5 rows of a, 6 and 7 columns of b. Between the products stand loads and, a third of a block each time, the
+ * fetching of b's blocks to come from L2. Measured: 1.5 times as fast as without anything between, whether the core is shared or not. */
+enum { BLOCKS_AHEAD = 4, LINES = BLOCK / 32 };
+static inline ALWAYS_INLINE void fetch_third(const uint16_t *b, int third) {
+#pragma GCC unroll 11
+    for (int i = third * 11; i < fge_min(LINES, third * 11 + 11); i++) _mm_prefetch((const char *)(b + i * 32), _MM_HINT_T0);
+}
+static inline ALWAYS_INLINE void multiply(const uint16_t *a, const uint16_t *b, const uint16_t *ahead, int tall) {
+    _tile_loadd(4, a, 64);
+    _tile_loadd(6, b, 64);
+    _tile_dpbf16ps(0, 4, 6);
+    fetch_third(ahead, 0);
+    _tile_loadd(7, b + TILE, 64);
+    _tile_dpbf16ps(1, 4, 7);
+    fetch_third(ahead, 1);
+    if (tall) {
+        _tile_loadd(5, a + TILE, 64);
+        _tile_dpbf16ps(2, 5, 6);
     }
+    fetch_third(ahead, 2);
+    if (tall) _tile_dpbf16ps(3, 5, 7);
+}
+/* by a's rests, where a's first parts were last and b's are loaded still */
+static inline ALWAYS_INLINE void multiply_rest(const uint16_t *a, int tall) {
+    _tile_loadd(4, a, 64);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_dpbf16ps(1, 4, 7);
+    if (tall) {
+        _tile_loadd(5, a + TILE, 64);
+        _tile_dpbf16ps(2, 5, 6);
+        _tile_dpbf16ps(3, 5, 7);
+    }
+}
 
 static inline ALWAYS_INLINE void tile(int64_t r, const uint16_t *a, const uint16_t *b, float *c, int64_t ldc, int tall, int add, int is_f16,
                                       fge_pending *pending) {
@@ -140,12 +159,13 @@ static inline ALWAYS_INLINE void tile(int64_t r, const uint16_t *a, const uint16
         }
     }
     for (int64_t l = 0; l < blocks; l++, a += BLOCK * (1 + is_f16), b += BLOCK * (1 + is_f16)) {
+        const uint16_t *ahead = b + BLOCKS_AHEAD * BLOCK * (1 + is_f16);
         if (is_f16) {
-            MULTIPLY(a, b + BLOCK)
-            MULTIPLY(a, b)
-            MULTIPLY(a + BLOCK, b)
+            multiply(a, b + BLOCK, ahead, tall);
+            multiply(a, b, ahead + BLOCK, tall);
+            multiply_rest(a + BLOCK, tall);
         } else {
-            MULTIPLY(a, b)
+            multiply(a, b, ahead, tall);
         }
         if (finish) fge_pending_rows(pending, finish);
     }
