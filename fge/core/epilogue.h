@@ -36,16 +36,17 @@ static inline ALWAYS_INLINE V FN(times_derivative)(V gradient, int activation, i
     }
 }
 #if FGE_WIDE
-/* 2 W columns at once, all of them there */
-static inline ALWAYS_INLINE WIDE FN(times_derivative_wide)(WIDE gradient, int activation, int dtype, const void *state, int64_t c) {
+/* two vectors at once: n lanes each, at columns first_c and second_c of rows whose reserves start at first_state and second_state */
+static inline ALWAYS_INLINE WIDE FN(times_derivative_wide)(WIDE gradient, int activation, int dtype, const void *first_state, int64_t first_c,
+                                                          const void *second_state, int64_t second_c, int n) {
     switch (fge_reserve_kind_of(activation)) {
     case FGE_RESERVE_NONE: return gradient;
     case FGE_RESERVE_BITS:
-        gradient.of[0] = v_keep(FN(load_bits)((const uint8_t *)state, c, W), gradient.of[0]);
-        gradient.of[1] = v_keep(FN(load_bits)((const uint8_t *)state, c + W, W), gradient.of[1]);
+        gradient.of[0] = v_keep(FN(load_bits)((const uint8_t *)first_state, first_c, n), gradient.of[0]);
+        gradient.of[1] = v_keep(FN(load_bits)((const uint8_t *)second_state, second_c, n), gradient.of[1]);
         return gradient;
     default: {
-        const WIDE reserved = {{FN(load_as)(state, c, W, dtype), FN(load_as)(state, c + W, W, dtype)}};
+        const WIDE reserved = {{FN(load_as)(first_state, first_c, n, dtype), FN(load_as)(second_state, second_c, n, dtype)}};
         return FN(wide_mul)(gradient, FN(activation_derivative_wide)(activation, reserved, fge_is_half(dtype)));
     }
     }
@@ -131,7 +132,8 @@ static inline ALWAYS_INLINE void FN(gradient_tile)(const fge_epilogue *e, const 
         int64_t j = 0;
 #if FGE_WIDE
         for (; j + 2 * W <= cols; j += 2 * W) {
-            const WIDE sums_wide = FN(times_derivative_wide)(FN(load_wide)(row + j), activation, state_dtype, state, col0 + j);
+            const WIDE sums_wide = FN(times_derivative_wide)(FN(load_wide)(row + j), activation, state_dtype, state, col0 + j, state,
+                                                             col0 + j + W, W);
 #pragma GCC unroll 2
             for (int s = 0; s < 2; s++) {
                 const int64_t at = col0 + j + s * W;

@@ -7,43 +7,70 @@ static inline ALWAYS_INLINE void FN(fetch)(const void *base, int64_t index, int 
     for (int64_t b = 0; b < 2 * W * fge_dtype_size(dtype); b += 64) __builtin_prefetch(at + b);
 }
 
+/* The last steps of reading n <= W elements: the sums, the rounding, the store. */
+static inline ALWAYS_INLINE void FN(finish_read)(V v, int n, void *to, int64_t index, int to_dtype, REAL *sums, int derived, int dtype) {
+    if (sums) {
+        if (n == W) v_store(sums, v_add(v, v_load(sums))); else v_store_n(sums, v_add(v, v_load_n(sums, n)), n);
+    }
+    if (derived && to_dtype != dtype) v = FN(rounded)(v, dtype);
+    FN(store_as)(to, index, v, n, to_dtype);
+}
+
 /* `from` holds the block's elements in from_dtype, rows from_stride apart; o tells the reserve and its rounding. `to` may be `from`. */
 static inline ALWAYS_INLINE void FN(read_rows)(const fge_operand *o, const void *from, int64_t from_stride, int from_dtype,
                                               int64_t row0, int64_t rows, int64_t col0, int64_t cols, void *to, int64_t ld,
                                               int to_dtype, REAL *column_sums, int activation, int dtype) {
     const int derived = fge_reserve_kind_of(activation) != FGE_RESERVE_NONE;
-    for (int64_t i = 0; i < rows; i++) {
-        const void *state = derived ? FN(state_row)(o->reserve, o->reserve_stride, row0 + i, activation, dtype) : NULL;
-        int64_t j = 0;
+#define STATE_OF(i) (derived ? FN(state_row)(o->reserve, o->reserve_stride, row0 + (i), activation, dtype) : NULL)
 #if FGE_WIDE
-        for (; j + 2 * W <= cols; j += 2 * W) {
+    const int reads_state = derived && fge_reserve_kind_of(activation) != FGE_RESERVE_BITS;
+    const int64_t wide = cols / (2 * W) * (2 * W);
+#else
+    const int64_t wide = 0;
+#endif
+    for (int64_t i = 0; i < rows; i++) {
+        const void *state = STATE_OF(i);
+#if FGE_WIDE
+        /* what lies behind the block is read next as a rule, by rows too far apart for the hardware to foresee: `cols` ahead */
+        for (int64_t j = 0; j < wide; j += 2 * W) {
             const int64_t at = i * from_stride + j;
-            if (derived) { /* what lies behind the block is read next as a rule, by rows too far apart for the hardware to foresee */
-                FN(fetch)(from, at + cols, from_dtype);
-                if (fge_reserve_kind_of(activation) != FGE_RESERVE_BITS) FN(fetch)(state, col0 + j + cols, dtype);
-            }
+            if (derived) FN(fetch)(from, at + cols, from_dtype);
+            if (reads_state) FN(fetch)(state, col0 + j + cols, dtype);
             WIDE v = {{FN(load_as)(from, at, W, from_dtype), FN(load_as)(from, at + W, W, from_dtype)}};
-            v = FN(times_derivative_wide)(v, activation, dtype, state, col0 + j);
+            v = FN(times_derivative_wide)(v, activation, dtype, state, col0 + j, state, col0 + j + W, W);
 #pragma GCC unroll 2
-            for (int s = 0; s < 2; s++) {
-                if (column_sums) v_store(column_sums + j + s * W, v_add(v.of[s], v_load(column_sums + j + s * W)));
-                if (derived && to_dtype != dtype) v.of[s] = FN(rounded)(v.of[s], dtype);
-                FN(store_as)(to, i * ld + j + s * W, v.of[s], W, to_dtype);
+            for (int s = 0; s < 2; s++)
+                FN(finish_read)(v.of[s], W, to, i * ld + j + s * W, to_dtype, column_sums ? column_sums + j + s * W : NULL, derived, dtype);
+        }
+        /* columns left over: by two rows at once, but in place row by row */
+        if (derived && from != to) {
+            if (wide == cols || (i % 2 == 0 && i + 1 < rows)) continue;
+            if (i % 2 == 1) {
+                const void *above = STATE_OF(i - 1);
+                for (int64_t j = wide; j < cols; j += W) {
+                    const int n = FN(lanes)(cols - j);
+                    const int64_t at = i * from_stride + j;
+                    for (int row = 0; row < 2; row++) {
+                        FN(fetch)(from, at - row * from_stride + cols, from_dtype);
+                        if (reads_state) FN(fetch)(row ? above : state, col0 + j + cols, dtype);
+                    }
+                    WIDE v = {{FN(load_as)(from, at - from_stride, n, from_dtype), FN(load_as)(from, at, n, from_dtype)}};
+                    v = FN(times_derivative_wide)(v, activation, dtype, above, col0 + j, state, col0 + j, n);
+                    for (int s = 0; s < 2; s++)
+                        FN(finish_read)(v.of[s], n, to, (i - 1 + s) * ld + j, to_dtype, column_sums ? column_sums + j : NULL, derived, dtype);
+                }
+                continue;
             }
         }
 #endif
-        for (; j < cols; j += W) {
+        for (int64_t j = wide; j < cols; j += W) {
             const int n = FN(lanes)(cols - j);
             V v = FN(load_as)(from, i * from_stride + j, n, from_dtype);
             v = FN(times_derivative)(v, activation, dtype, state, col0 + j, n);
-            if (column_sums) {
-                REAL *sums = column_sums + j;
-                if (n == W) v_store(sums, v_add(v, v_load(sums))); else v_store_n(sums, v_add(v, v_load_n(sums, n)), n);
-            }
-            if (derived && to_dtype != dtype) v = FN(rounded)(v, dtype);
-            FN(store_as)(to, i * ld + j, v, n, to_dtype);
+            FN(finish_read)(v, n, to, i * ld + j, to_dtype, column_sums ? column_sums + j : NULL, derived, dtype);
         }
     }
+#undef STATE_OF
 }
 
 /* The commonest case by far, a panel of `width` columns as they are. The next panel's are fetched meanwhile: their rows are too far apart
