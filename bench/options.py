@@ -73,7 +73,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--dtypes", type=_names(DTYPES), default="float32", help=",".join(DTYPES))
     add("--ops", type=_names(OPERATIONS), default="forward,backward", help=",".join(OPERATIONS))
     add("--activations", type=_names(ACTIVATIONS), default="relu,gelu", help=",".join(ACTIVATIONS))
-    add("--threads", type=_checked(_threads), help="numbers of threads: 1,2 (default: the CPUs; for targets 1,2)")
+    add(
+        "--threads",
+        type=_checked(_threads),
+        help="numbers of threads: 1,2 (default: the CPUs; for targets 1,2)",
+    )
     add("--rounds", type=_checked(_positive), help="turns that each contender takes (default: 7)")
     add("--quick", action="store_true", help="two shapes, three short rounds: a look, not a result")
     add("--epilogue", action="store_true", help="also show what each step of the epilogue costs")

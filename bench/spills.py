@@ -79,7 +79,10 @@ def loops() -> Iterator[Loop]:
                     continue
                 text = "\n".join(instructions)
                 registers = next((kind for name, kind in REGISTERS.items() if f"%{name}" in text), "none")
-                spills = sum(bool(re.search(r"\(%rsp", line) and re.search(r"%[xyzt]mm", line)) for line in instructions)
+                spills = sum(
+                    bool(re.search(r"\(%rsp", line) and re.search(r"%[xyzt]mm", line))
+                    for line in instructions
+                )
                 yield Loop(function, registers, len(instructions), multiplications, spills)
 
 
@@ -90,7 +93,9 @@ def main() -> int:
         print("no inner loops found: was the extension stripped of its symbols?")
         return 1
     kinds = Counter((loop.registers, loop.function) for loop in found)
-    print(f"{'registers':10} {'function':10} {'loops':>5}  {'largest: instructions':>21} {'multiplications':>15} {'spills':>6}")
+    print(
+        f"{'registers':10} {'function':10} {'loops':>5}  {'largest: instructions':>21} {'multiplications':>15} {'spills':>6}"
+    )
     for (registers, function), count in sorted(kinds.items()):
         alike = [loop for loop in found if (loop.registers, loop.function) == (registers, function)]
         largest = max(alike, key=lambda loop: loop.multiplications)
