@@ -638,7 +638,7 @@ def memory_stays_flat():
     for _ in range(20):
         round_of_calls()
     before = status_of_process("VmRSS")
-    for _ in range(100):
+    for _ in range(310):  # 100,440 calls
         round_of_calls()
     grown = status_of_process("VmRSS") - before
     assert grown < 2 * MEBIBYTE, f"grown by {grown >> 10} KiB"
@@ -706,6 +706,54 @@ def result_past_two_gigabytes(activation):
     else:
         assert (x_grad == 10).all() and (y_grad == 7).all()
         assert (bias_grad == np.float16(size)).all()
+
+
+def far_apart_rows():
+    """A leading dimension over 2^31 - 1 elements, of inputs, out, reserve and gradients: most of the memory is never touched."""
+    import numpy as np
+
+    import fge
+
+    apart = 2**31 + 5
+
+    def two_far_rows(columns):
+        room = np.zeros(apart + columns, np.float16)
+        return np.lib.stride_tricks.as_strided(room, (2, columns), (2 * apart, 2))
+
+    rng = np.random.default_rng(0)
+    for trans in (False, True):
+        x, y, out, grad = two_far_rows(2), two_far_rows(70), two_far_rows(70), two_far_rows(70)
+        x[...], y[...], grad[...] = (rng.integers(-3, 4, a.shape) for a in (x, y, grad))
+        if trans:
+            x = x.T
+        plain = [np.ascontiguousarray(a) for a in (x, y, grad)]
+        _, reserve = fge.fused_gemm_epilogue(x, y, trans_x=trans, activation="relu", out=out)
+        right, right_reserve = fge.fused_gemm_epilogue(*plain[:2], trans_x=trans, activation="relu")
+        assert np.array_equal(out, right) and np.array_equal(reserve, right_reserve)
+        into = two_far_rows(2), two_far_rows(70), np.zeros(70, np.float16)
+        fge.fused_gemm_epilogue_grad(x, y, reserve, grad, trans, activation="relu", accumulate_into=into)
+        expected = fge.fused_gemm_epilogue_grad(*plain[:2], reserve, plain[2], trans, activation="relu")
+        for got, one in zip(into, expected):
+            assert np.array_equal(got, one)
+
+
+def rows_past_two_gigabytes(dtype, k):
+    """K of so many elements that a row is over 2^31 - 1 bytes, or elements."""
+    import numpy as np
+
+    import fge
+
+    k, dtype = int(k), numpy_dtype(dtype)
+    x, y = np.zeros((1, k), dtype), np.zeros((k, 1), dtype)
+    for at, (a, b) in {0: (3, 5), k // 2: (2, 7), k - 1: (4, 1)}.items():
+        x[0, at], y[at, 0] = a, b
+    out, reserve = fge.fused_gemm_epilogue(x, y, np.ones(1, dtype), activation="relu")
+    assert float(out[0, 0]) == 34
+    one = np.ones((1, 1), dtype)
+    x_grad, y_grad, bias_grad = fge.fused_gemm_epilogue_grad(x, y, reserve, one, activation="relu")
+    assert float(bias_grad[0]) == 1
+    for grad, other in ((x_grad, y), (y_grad, x)):
+        assert np.array_equal(grad.ravel(), other.ravel())
 
 
 if __name__ == "__main__":

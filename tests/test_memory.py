@@ -26,7 +26,7 @@ def engine(request):
 
 
 @pytest.mark.parametrize("activation, save_reserve", (("relu", "True"), ("gelu", "True"), ("gelu", "False")))
-@pytest.mark.parametrize("dtype", map(str, DTYPES))
+@pytest.mark.parametrize("dtype", [str(dtype) for dtype in DTYPES])
 def test_forward(dtype, activation, save_reserve, engine):
     run_child("forward_peak", dtype, activation, DEFAULT_FLAGS, save_reserve, env=engine)
 
@@ -37,7 +37,7 @@ def test_forward_of_transposed_operands(flags, engine):
 
 
 @pytest.mark.parametrize("activation", ("none", "relu", "gelu"))
-@pytest.mark.parametrize("dtype", map(str, DTYPES))
+@pytest.mark.parametrize("dtype", [str(dtype) for dtype in DTYPES])
 def test_backward(dtype, activation, engine):
     run_child("backward_peak", dtype, activation, DEFAULT_FLAGS, "111", env=engine)
 
@@ -60,3 +60,13 @@ def test_memory_stays_flat(engine):
 @pytest.mark.parametrize("activation", ("none", "relu"))
 def test_result_past_two_gigabytes(activation, engine):
     run_child("result_past_two_gigabytes", activation, env=engine, timeout=1200)
+
+
+def test_rows_far_apart(engine):
+    run_child("far_apart_rows", env=engine)
+
+
+@pytest.mark.large
+@pytest.mark.parametrize("dtype, k", (("float32", 2**29 + 9), ("float16", 2**31 + 9)))
+def test_rows_past_two_gigabytes(dtype, k, engine):
+    run_child("rows_past_two_gigabytes", dtype, k, env=engine, timeout=1200)
