@@ -15,7 +15,8 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 CORE = "fge/core"
-COMMON = ["threads", "gemm", "vector", "engine_native", "engine_blas", "blas", "dispatch", "operator"]
+COMMON = ["threads", "gemm", "vector", "engine_native", "engine_blas", "blas", "dispatch",
+          "activation", "call", "elementwise", "glu", "operator"]
 X86 = platform.machine().lower() in ("x86_64", "amd64")
 ISA_FLAGS = {"kernels_portable": []}
 if X86:

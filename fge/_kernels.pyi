@@ -11,6 +11,7 @@ _Array: TypeAlias = NDArray[Any]
 # --- the operator ----------------------------------------------------------------------------------------
 
 def activations() -> tuple[str, ...]: ...
+def activation_parts(activation: str) -> tuple[Any, ...]: ...
 def reserve_kind(activation: str) -> Literal["none", "bits", "z", "out"]: ...
 def relu_bits_shape(m: int, n: int) -> tuple[int, int]: ...
 
@@ -26,6 +27,8 @@ def fused_gemm_epilogue(
     *,
     save_reserve: bool = True,
     out: NDArray[_Real] | None = None,
+    residual: NDArray[_Real] | None = None,
+    residual_at: Literal["z", "out"] = "z",
 ) -> tuple[NDArray[_Real], _Array | None]: ...
 @overload
 def fused_gemm_epilogue_grad(
@@ -40,6 +43,7 @@ def fused_gemm_epilogue_grad(
     x_activation: str = "none",
     x_reserve: _Array | None = None,
     accumulate_into: Sequence[_Array | None] = (None, None, None),
+    residual_at: Literal["z", "out"] = "z",
 ) -> tuple[_Array, _Array, _Array]: ...
 @overload
 def fused_gemm_epilogue_grad(
@@ -55,7 +59,8 @@ def fused_gemm_epilogue_grad(
     x_activation: str = "none",
     x_reserve: _Array | None = None,
     accumulate_into: Sequence[_Array | None] = (None, None, None),
-) -> tuple[_Array | None, _Array | None, _Array | None]: ...
+    residual_at: Literal["z", "out"] = "z",
+) -> tuple[_Array | None, ...]: ...
 
 # --- threads ---------------------------------------------------------------------------------------------
 

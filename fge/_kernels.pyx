@@ -12,10 +12,14 @@ cnp.import_array()
 cdef extern from "core/fge.h" nogil:
     int fge_activation_count()
     const char *fge_activation_name(int)
-    int fge_activation_find(const char *)
+    const char *fge_activation_form(int)
+    int fge_activation_parameters(int)
+    const char *fge_activation_parse(const char *, fge_activation *)
     fge_reserve_kind fge_activation_reserve(int)
     fge_status fge_forward(const fge_forward_args *)
     fge_status fge_backward(const fge_backward_args *)
+    fge_status fge_glu_forward(const fge_glu_forward_args *)
+    fge_status fge_glu_backward(const fge_glu_backward_args *)
     int fge_get_num_threads()
     void fge_set_num_threads(int)
 
@@ -39,35 +43,64 @@ cdef int forward(const fge_forward_args *args) noexcept nogil:
 cdef int backward(const fge_backward_args *args) noexcept nogil:
     return fge_backward(args)
 
-cdef int activation_find(const char *name) noexcept nogil:
-    return fge_activation_find(name)
+cdef int glu_forward(const fge_glu_forward_args *args) noexcept nogil:
+    return fge_glu_forward(args)
 
-cdef int activation_reserve(int activation) noexcept nogil:
-    return fge_activation_reserve(activation)
+cdef int glu_backward(const fge_glu_backward_args *args) noexcept nogil:
+    return fge_glu_backward(args)
+
+cdef int activation_reserve(int id) noexcept nogil:
+    return fge_activation_reserve(id)
+
+cdef fge_activation activation_plain(const char *text) noexcept nogil:
+    cdef fge_activation result
+    if fge_activation_parse(text, &result) != NULL:
+        result.id = -1
+    return result
 
 
 # --- activations -----------------------------------------------------------------------------------------------------
 
+cdef fge_activation[64] _standard  # those of a name alone
 cdef dict _activation_ids = {fge_activation_name(i).decode(): i for i in range(fge_activation_count())}
+for _name, _id in _activation_ids.items():
+    fge_activation_parse(_name.encode(), &_standard[<int>_id])
 
 
 def activations():
-    """The names that `activation=` takes, as a tuple."""
+    """The names that `activation=` takes, as a tuple. Some may be followed by numbers: "leaky_relu(0.2)", "clamp(0, 6)"."""
     return tuple(_activation_ids)
 
 
+cdef fge_activation activation_checked(object text, str argument) except *:
+    cdef fge_activation result
+    cdef const char *wrong = b""
+    found = _activation_ids.get(text) if isinstance(text, str) else None
+    if found is not None:
+        return _standard[<int>found]
+    if isinstance(text, str):
+        encoded = (<str>text).replace("\0", "?").encode("utf-8", "replace")
+        wrong = fge_activation_parse(encoded, &result)
+        if wrong == NULL:
+            return result
+    if wrong[0]:
+        name = text.partition("(")[0]
+        form = fge_activation_form(<int>_activation_ids[name]).decode()
+        raise ValueError(f"{argument} is {text!r}; {form} {wrong.decode()}")
+    forms = ", ".join([repr(fge_activation_form(i).decode()) for i in range(fge_activation_count())])
+    raise ValueError(f"{argument} is {text!r}; it must be one of {forms}")
+
+
+def activation_parts(activation):
+    """("clamp", -1.0, 1.0) of "clamp(-1, 1)": the name and its numbers, those that it stands for where it is alone."""
+    cdef fge_activation parsed = activation_checked(activation, "activation")
+    return (fge_activation_name(parsed.id).decode(),) + tuple([parsed.parameter[i] for i in range(fge_activation_parameters(parsed.id))])
+
+
 def reserve_kind(activation):
-    """What an activation's reserve is: "none", "bits" (uint8, see `relu_bits_shape`), "z" (the pre-activation, in out's
+    """What an activation's reserve is: "none", "bits" (uint8, see `relu_bits_shape`; where the slope is 1), "z" (the pre-activation, in out's
     dtype and shape) or "out" (out itself)."""
-    return ("none", "bits", "z", "out")[<int>fge_activation_reserve(_activation_id(activation, "activation"))]
-
-
-cdef int _activation_id(activation, str argument) except -1:
-    found = _activation_ids.get(activation) if isinstance(activation, str) else None
-    if found is None:
-        names = ", ".join(repr(name) for name in _activation_ids)
-        raise ValueError(f"{argument} is {activation!r}; it must be one of {names}")
-    return found
+    return ("none", "bits", "z", "out")[<int>fge_activation_reserve(activation_checked(activation, "activation").id)]
 
 
 def relu_bits_shape(m, n):
@@ -247,7 +280,8 @@ cdef _raise_status(fge_status status):
 
 # --- forward ---------------------------------------------------------------------------------------------------------
 
-def fused_gemm_epilogue(x, y, bias=None, trans_x=False, trans_y=False, activation="none", *, save_reserve=True, out=None):
+def fused_gemm_epilogue(x, y, bias=None, trans_x=False, trans_y=False, activation="none", *, save_reserve=True, out=None,
+                        residual=None, residual_at="z"):
     """out = act(op(x) @ op(y) + bias) and the reserve that `fused_gemm_epilogue_grad` needs, in one pass.
 
     Parameters
@@ -256,9 +290,11 @@ def fused_gemm_epilogue(x, y, bias=None, trans_x=False, trans_y=False, activatio
     y : array [K, N], or [N, K] with trans_y=True
     bias : array [N], or None
     activation : one of `fge.activations()`. "gelu" is the tanh form (as in cuBLASLt and Paddle), "gelu_erf" the exact one
-        (PyTorch's default)
+        (PyTorch's default). "leaky_relu(0.2)" and "clamp(0, 6)" carry numbers; the names alone stand for 0.01 and -1, 1
     save_reserve : False returns reserve=None and writes nothing extra
     out : array [.., M, N] to write to, or None for a new one
+    residual : array of out's shape and of x's dtype, or None
+    residual_at : "z": out = act(op(x) @ op(y) + bias + residual); "out": out = act(op(x) @ op(y) + bias) + residual
 
     x and y are float32, float64, float16 or bfloat16 (ml_dtypes), and of the same dtype; bias is of that dtype too, or
     float32 where x is a half type. Strides may be anything. float16 and bfloat16 are summed in float32 and rounded once.
@@ -266,9 +302,10 @@ def fused_gemm_epilogue(x, y, bias=None, trans_x=False, trans_y=False, activatio
     Returns
     -------
     out : array [.., M, N] of x's dtype
-    reserve : None for "none"; for "relu" uint8 bits [M of all rows, 16 * ceil(N / 128)], bit n % 8 (least significant first)
-        of byte n // 8 is z > 0 (the layout of cuBLASLt's RELU_AUX); for "gelu", "gelu_erf", "silu" z itself in out's dtype
-        and shape; for "sigmoid", "tanh" out itself
+    reserve : what `fge.reserve_kind(activation)` names. "none": None. "bits" ("relu" and its like): uint8 [M of all rows,
+        16 * ceil(N / 128)], bit n % 8 (least significant first) of byte n // 8 is z > 0, for "relu6" and "clamp" lo < z < hi
+        (the layout of cuBLASLt's RELU_AUX). "z" ("gelu" and its like): z itself, in out's dtype and shape, any residual
+        at "z" included. "out" ("sigmoid", "tanh"): act(z), which is out itself unless a residual was added to that
 
     Raises
     ------
@@ -277,14 +314,15 @@ def fused_gemm_epilogue(x, y, bias=None, trans_x=False, trans_y=False, activatio
     MemoryError : scratch memory could not be allocated; nothing was written
     """
     cdef cnp.ndarray xa = _array(x, "x"), ya = _array(y, "y"), ba = None, oa, target, ra = None
-    cdef int act = _activation_id(activation, "activation")
-    cdef bint tx = trans_x, ty = trans_y, in_place = True
+    cdef fge_activation act = activation_checked(activation, "activation")
+    cdef bint tx = trans_x, ty = trans_y, in_place = True, at_out = False
     _check_same_dtype(xa, ya, "y")
     cdef cnp.dtype descr = _dtype(xa)
     cdef fge_forward_args args
     memset(&args, 0, sizeof(args))
     args.dtype = _dtype_code(xa)
     args.activation = act
+    at_out = _is_at_out(residual_at)
     if bias is not None:
         ba = _array(bias, "bias")
         args.bias_dtype = _dtype_code(ba)
@@ -299,11 +337,16 @@ def fused_gemm_epilogue(x, y, bias=None, trans_x=False, trans_y=False, activatio
 
     cdef cnp.npy_intp dims[2]
     cdef int rank = cnp.PyArray_NDIM(xa)
+    cdef cnp.ndarray added = None
+    if residual is not None:
+        added = _array(residual, "residual")
+        _check_same_dtype(xa, added, "residual")
+        _check_shape(added, "residual", _out_shape(xa, tx, s.n), "[.., M, N]")
     if out is not None:
         oa = _array(out, "out")
         _check_same_dtype(xa, oa, "out")
         _check_shape(oa, "out", _out_shape(xa, tx, s.n), "[.., M, N]")
-        _check_written(oa, "out", (("x", xa), ("y", ya), ("bias", ba)))
+        _check_written(oa, "out", (("x", xa), ("y", ya), ("bias", ba), ("residual", added)))
         target = _rows_in_place(oa, s.m, s.n)
         if target is None:
             in_place = False
@@ -316,14 +359,14 @@ def fused_gemm_epilogue(x, y, bias=None, trans_x=False, trans_y=False, activatio
         oa = np.empty(_out_shape(xa, tx, s.n), descr)
         target = oa.reshape(s.m, s.n)
 
-    cdef fge_reserve_kind kind = fge_activation_reserve(act)
+    cdef fge_reserve_kind kind = fge_activation_reserve(act.id)
     reserve = None
     if save_reserve:
         if kind == FGE_RESERVE_BITS:
             dims[0] = s.m
             dims[1] = fge_bits_row_bytes(s.n)
             reserve = ra = cnp.PyArray_EMPTY(2, dims, cnp.NPY_UINT8, 0)
-        elif kind == FGE_RESERVE_Z:
+        elif kind == FGE_RESERVE_Z or (kind == FGE_RESERVE_OUT and added is not None and at_out):
             reserve = ra = np.empty(_shape(oa), descr)
         elif kind == FGE_RESERVE_OUT:
             reserve = oa
@@ -339,6 +382,11 @@ def fused_gemm_epilogue(x, y, bias=None, trans_x=False, trans_y=False, activatio
         ba = _readable(ba)
         args.bias = cnp.PyArray_DATA(ba)
         args.bias_stride = cnp.PyArray_STRIDE(ba, 0) // cnp.PyArray_ITEMSIZE(ba)
+    if added is not None:
+        added = _packed_rows(added, s.m, s.n)
+        args.residual = cnp.PyArray_DATA(added)
+        args.residual_row_stride = cnp.PyArray_STRIDE(added, 0) // descr.itemsize
+        args.residual_at_out = at_out
     args.out = cnp.PyArray_DATA(target)
     args.out_row_stride = cnp.PyArray_STRIDE(target, 0) // descr.itemsize
     args.reserve = cnp.PyArray_DATA(ra) if ra is not None else NULL
@@ -350,6 +398,18 @@ def fused_gemm_epilogue(x, y, bias=None, trans_x=False, trans_y=False, activatio
     if not in_place:
         np.copyto(oa, (<object>target).reshape(_shape(oa)))
     return oa, reserve
+
+
+cdef bint _is_at_out(residual_at) except -1:
+    if residual_at not in ("z", "out"):
+        raise ValueError(f"residual_at is {residual_at!r}; it must be 'z' (before the activation) or 'out' (after it)")
+    return residual_at == "out"
+
+
+cdef cnp.ndarray _packed_rows(cnp.ndarray a, int64_t m, int64_t n):
+    """`a` as [m, n] rows of unit inner stride: in place, or a copy."""
+    cdef cnp.ndarray rows = _rows_in_place(a, m, n)
+    return np.ascontiguousarray(a).reshape(m, n) if rows is None else rows
 
 
 cdef cnp.ndarray _rows_in_place(cnp.ndarray a, int64_t m, int64_t n):
@@ -430,19 +490,21 @@ cdef class _Destination:
         return self.array
 
 
-cdef tuple _three(object values, str name):
+cdef tuple _values(object values, str name, int least, int most):
+    """A tuple of `least` to `most` values, for x, y, bias and perhaps the residual."""
     try:
         result = tuple(values)
     except TypeError:
         raise TypeError(f"{name} is a {type(values).__name__}; it must be three values, for x, y and bias") from None
-    if len(result) != 3:
-        raise ValueError(f"{name} has {len(result)} values; it must have three, for x, y and bias")
+    if not least <= len(result) <= most:
+        raise ValueError(f"{name} has {len(result)} values; it must have three, for x, y and bias"
+                         + (", or four, with the residual's" if most > 3 else ""))
     return result
 
 
 def fused_gemm_epilogue_grad(x, y, reserve, out_grad, trans_x=False, trans_y=False, activation="none", *,
                              needs=(True, True, True), x_activation="none", x_reserve=None,
-                             accumulate_into=(None, None, None)):
+                             accumulate_into=(None, None, None), residual_at="z"):
     """Gradients of `fused_gemm_epilogue(x, y, bias, trans_x, trans_y, activation)`:
 
         dZ = out_grad * act'(reserve);  x_grad = dZ @ op(y)^T;  y_grad = op(x)^T @ dZ;  bias_grad = sum of dZ over rows
@@ -452,21 +514,24 @@ def fused_gemm_epilogue_grad(x, y, reserve, out_grad, trans_x=False, trans_y=Fal
     x, y, trans_x, trans_y, activation : as in the forward
     reserve : what the forward returned (None for "none")
     out_grad : array of out's shape and dtype, any strides (a broadcast scalar too)
-    needs : which of (x_grad, y_grad, bias_grad) to compute; the others are None and cost nothing
+    needs : which of (x_grad, y_grad, bias_grad) to compute; the others are None and cost nothing. A fourth value asks for
+        the gradient of the residual, which then is the fourth result
+    residual_at : where the forward added it. At "z" its gradient is dZ, at "out" it is out_grad (that array itself)
     x_activation, x_reserve : x was itself `act(...)` with that reserve, of x's shape (for "relu" the bits of x's rows):
         x_grad is multiplied by that derivative in its own epilogue (cuBLASLt's DRELU and DGELU)
-    accumulate_into : arrays to add the gradients to, or None for new ones; may be float32 where x is a half type
+    accumulate_into : as many arrays to add the gradients to, or None for new ones; may be float32 where x is a half type
 
     Returns
     -------
-    (x_grad, y_grad, bias_grad), each in the layout of its input (or the array given in accumulate_into)
+    (x_grad, y_grad, bias_grad) and, where `needs` has four values, residual_grad, each in the layout of its input (or the
+        array given in accumulate_into)
 
     Raises
     ------
     TypeError, ValueError, MemoryError : as in the forward; ValueError where a reserve is missing. Nothing is written then.
     """
     cdef cnp.ndarray xa = _array(x, "x"), ya = _array(y, "y"), ga = _array(out_grad, "out_grad"), ra, xra
-    cdef int act = _activation_id(activation, "activation"), x_act = _activation_id(x_activation, "x_activation")
+    cdef fge_activation act = activation_checked(activation, "activation"), x_act = activation_checked(x_activation, "x_activation")
     cdef bint tx = trans_x, ty = trans_y
     _check_same_dtype(xa, ya, "y")
     _check_same_dtype(xa, ga, "out_grad")
@@ -477,24 +542,30 @@ def fused_gemm_epilogue_grad(x, y, reserve, out_grad, trans_x=False, trans_y=Fal
     cdef int rank = cnp.PyArray_NDIM(xa)
     cdef int64_t x_cols = cnp.PyArray_DIM(xa, rank - 1)
     cdef int64_t x_rows = s.m * s.k // x_cols if x_cols else _product(_shape(xa)[:-1])
-    ra = _reserve(reserve, act, "reserve", "activation", s.m, s.n, out_shape, descr)
+    ra = _reserve(reserve, act.id, "reserve", "activation", s.m, s.n, out_shape, descr)
     xra = None
-    need_x, need_y, need_bias = [bool(n) for n in _three(needs, "needs")]
+    cdef bint at_out = _is_at_out(residual_at)
+    wanted = _values(needs, "needs", 3, 4)
+    cdef int results = len(wanted)
+    need_x, need_y, need_bias, need_residual = [bool(n) for n in wanted + (False,) * (4 - results)]
     if need_x:
-        xra = _reserve(x_reserve, x_act, "x_reserve", "x_activation", x_rows, x_cols, _shape(xa), descr)
+        xra = _reserve(x_reserve, x_act.id, "x_reserve", "x_activation", x_rows, x_cols, _shape(xa), descr)
 
-    given = _three(accumulate_into, "accumulate_into")
-    cdef list grads = [None, None, None]
+    given = _values(accumulate_into, "accumulate_into", 3, results)
+    given += (None,) * (4 - len(given))
+    cdef list grads = [None, None, None, None]
     cdef tuple inputs = (("x", xa), ("y", ya), ("out_grad", ga), ("reserve", ra), ("x_reserve", xra))
-    cdef list shapes = [_shape(xa), _shape(ya), (s.n,)]
-    cdef list names = ["accumulate_into[0]", "accumulate_into[1]", "accumulate_into[2]"]
-    for i, need in enumerate((need_x, need_y, need_bias)):
+    cdef list shapes = [_shape(xa), _shape(ya), (s.n,), out_shape]
+    for i, need in enumerate((need_x, need_y, need_bias, need_residual)):
+        name = f"accumulate_into[{i}]" if given[i] is not None else ""
         if need:
-            grads[i] = _gradient(given[i], names[i], shapes[i], descr, inputs)
+            if i == 3 and at_out and given[i] is None:
+                continue
+            grads[i] = _gradient(given[i], name, shapes[i], descr, inputs)
             if given[i] is not None:
-                inputs += ((names[i], grads[i]),)
+                inputs += ((name, grads[i]),)
         elif given[i] is not None:
-            raise ValueError(f"{names[i]} is given, but needs[{i}] is False; pass None for a gradient that isn't computed")
+            raise ValueError(f"{name} is given, but needs[{i}] is False; pass None for a gradient that isn't computed")
 
     cdef fge_backward_args args
     memset(&args, 0, sizeof(args))
@@ -514,7 +585,7 @@ def fused_gemm_epilogue_grad(x, y, reserve, out_grad, trans_x=False, trans_y=Fal
     args.x_grad_transposed = tx
     args.y_grad_transposed = ty
 
-    cdef _Destination x_to = None, y_to = None, bias_to = None
+    cdef _Destination x_to = None, y_to = None, bias_to = None, residual_to = None
     if need_x:
         x_to = _Destination(grads[0], given[0] is not None, x_rows, x_cols)
     if need_y:
@@ -523,6 +594,9 @@ def fused_gemm_epilogue_grad(x, y, reserve, out_grad, trans_x=False, trans_y=Fal
     if need_bias:
         bias_to = _Destination(grads[2], given[2] is not None, s.n, 1)
         args.bias_grad = bias_to.out()
+    if need_residual and not at_out:
+        residual_to = _Destination(grads[3], given[3] is not None, s.m, s.n)
+        args.z_grad = residual_to.out()
     cdef bint per_batch = need_x and tx and rank > 2
     cdef fge_status status = FGE_OK
     if per_batch:
@@ -534,7 +608,17 @@ def fused_gemm_epilogue_grad(x, y, reserve, out_grad, trans_x=False, trans_y=Fal
             status = fge_backward(&args)
     if status != FGE_OK:
         _raise_status(status)
-    return (x_to.finish() if need_x else None, y_to.finish() if need_y else None, bias_to.finish() if need_bias else None)
+    computed = (x_to.finish() if need_x else None, y_to.finish() if need_y else None, bias_to.finish() if need_bias else None)
+    if results == 3:
+        return computed
+    if not need_residual:
+        return computed + (None,)
+    if residual_to is not None:
+        return computed + (residual_to.finish(),)
+    if given[3] is None:
+        return computed + (out_grad,)
+    np.add(grads[3], ga, out=grads[3], casting="same_kind")
+    return computed + (grads[3],)
 
 
 cdef int64_t _product(tuple lengths) except -1:
@@ -553,15 +637,16 @@ cdef fge_status _x_grad_of_batches(const fge_backward_args *whole, _Destination 
     cdef fge_status status = FGE_OK
     memset(&args.y_grad, 0, sizeof(fge_out))
     memset(&args.bias_grad, 0, sizeof(fge_out))
+    memset(&args.z_grad, 0, sizeof(fge_out))
     args.m = m
     for batch in range(batches):
         args.x_grad = x_to.out(batch * whole.k)
         args.out_grad.data = <char *>whole.out_grad.data + batch * m * whole.out_grad.row_stride * out_size
         args.x.data = NULL
         if reserve is not None:
-            args.reserve = <char *>whole.reserve + batch * m * _packed_row_bytes(whole.activation, whole.n, out_size)
+            args.reserve = <char *>whole.reserve + batch * m * _packed_row_bytes(whole.activation.id, whole.n, out_size)
         if x_reserve is not None:
-            args.x_reserve = <char *>whole.x_reserve + batch * whole.k * _packed_row_bytes(whole.x_activation, m, out_size)
+            args.x_reserve = <char *>whole.x_reserve + batch * whole.k * _packed_row_bytes(whole.x_activation.id, m, out_size)
         with nogil:
             status = fge_backward(&args)
         if status != FGE_OK:

@@ -12,13 +12,13 @@ call has no meaning it leaves the reason for `take_error` and lets Paddle throw 
 from libc.stdint cimport int64_t, uint8_t
 from libc.stdio cimport snprintf  # noqa: F401 (for FGE_REFUSE)
 from libc.stdlib cimport free, malloc
-from libc.string cimport memcpy, strcmp
+from libc.string cimport memcpy, memset, strcmp
 
 import paddle
 
 from fge._kernels cimport (
     FGE_BFLOAT16, FGE_FLOAT16, FGE_FLOAT32, FGE_FLOAT64, FGE_NO_ENGINE, FGE_NO_MEMORY, FGE_OK,
-    FGE_RESERVE_BITS, FGE_RESERVE_NONE, FGE_RESERVE_Z, activation_find, activation_reserve,
+    FGE_RESERVE_BITS, FGE_RESERVE_NONE, FGE_RESERVE_Z, activation_checked, activation_plain, activation_reserve, fge_activation,
     backward as core_backward, fge_backward_args, fge_bits_row_bytes, fge_forward_args,
     forward as core_forward,
 )
@@ -100,14 +100,14 @@ cdef void throw_in_paddle(void *device, void *out, int status) noexcept nogil:
     allocate(device, out, 0, PD_FLOAT32, &ignored)
 
 
-cdef int paddle_activation(const char *name) noexcept nogil:
-    """The id of an activation that Paddle's operator has; -1 for all other names."""
+cdef fge_activation paddle_activation(const char *name) noexcept nogil:
+    """An activation that Paddle's operator has; an id of -1 for all other names."""
     if strcmp(name, RELU_OF_8) == 0:
-        return activation_find("relu")
+        return activation_plain("relu")
     if strcmp(name, "none") and strcmp(name, "relu") and strcmp(name, "gelu"):
         refuse("the activation must be one of none, relu and gelu")
-        return -1
-    return activation_find(name)
+        return activation_plain("")
+    return activation_plain(name)
 
 
 cdef bint allocate_as(void *device, void *tensor, int dtype, int64_t count, void **data) noexcept nogil:
@@ -142,17 +142,17 @@ cdef void forward_kernel(void *device, void *x_source, void *y_source, void *bia
     cdef void *out_data = NULL
     cdef void *reserve_data = NULL
     cdef int status = FGE_OK
-    cdef int activation
+    cdef fge_activation activation
     cdef bint good
     refusal[0] = 0
     activation = paddle_activation(activation_name)
-    good = (activation >= 0
+    good = (activation.id >= 0
             and read_tensor(&x, x_source) and read_tensor(&y, y_source) and read_tensor(&bias, bias_source)
             and set_problem(&problem, &x, &y, trans_x, trans_y) and check_bias(&problem, &bias)
             and allocate_as(device, out, problem.dtype, problem.m * problem.n, &out_data))
-    if good and reserve != NULL and activation_reserve(activation) == FGE_RESERVE_BITS:
+    if good and reserve != NULL and activation_reserve(activation.id) == FGE_RESERVE_BITS:
         reserve_data = allocate_bits(device, reserve, problem.m, problem.n)
-    elif good and activation_reserve(activation) == FGE_RESERVE_Z:
+    elif good and activation_reserve(activation.id) == FGE_RESERVE_Z:
         good = allocate_as(device, reserve, problem.dtype, problem.m * problem.n, &reserve_data)
     if good:
         status = run_forward(&problem, &x, &y, bias.data, activation, out_data, reserve_data)
@@ -189,8 +189,8 @@ cdef void backward_kernel(void *device, void *x_source, void *y_source, void *re
     """
     cdef Tensor x, y, out_grad, reserve
     cdef Problem problem
-    cdef int activation = 0
-    cdef int x_activation = 0
+    cdef fge_activation activation = activation_plain("none")
+    cdef fge_activation x_activation = activation
     cdef int64_t rows, cols
     cdef void *x_data = NULL
     cdef void *y_data = NULL
@@ -204,26 +204,26 @@ cdef void backward_kernel(void *device, void *x_source, void *y_source, void *re
     if wanted == NULL:
         return
     if strcmp(activation_name, "relu_grad") == 0:
-        x_activation = activation_find("relu")
+        x_activation = activation_plain("relu")
     elif strcmp(activation_name, "gelu_grad") == 0:
-        x_activation = activation_find("gelu")
+        x_activation = activation_plain("gelu")
     else:
         activation = paddle_activation(activation_name)
-        good = activation >= 0
+        good = activation.id >= 0
     good = (good and read_tensor(&x, x_source) and read_tensor(&y, y_source)
             and read_tensor(&out_grad, out_grad_source)
             and set_problem(&problem, &x, &y, trans_x, trans_y) and check_out_grad(&problem, &out_grad)
             and allocate_as(device, x_grad, problem.dtype, problem.m * problem.k, &x_data)
             and allocate_as(device, y_grad, problem.dtype, problem.k * problem.n, &y_data)
             and allocate_as(device, bias_grad, problem.dtype, problem.n, &bias_data))
-    if good and (activation or x_activation):
-        rows = product(&x, x.rank - 1) if x_activation else problem.m
-        cols = x.dims[x.rank - 1] if x_activation else problem.n
+    if good and (activation.id or x_activation.id):
+        rows = product(&x, x.rank - 1) if x_activation.id else problem.m
+        cols = x.dims[x.rank - 1] if x_activation.id else problem.n
         if reserve_source == NULL:
             good = refuse("the ReserveSpace should not be empty")
         else:
             good = (read_tensor(&reserve, reserve_source)
-                    and check_reserve(&reserve, activation or x_activation, problem.dtype, rows, cols))
+                    and check_reserve(&reserve, activation.id or x_activation.id, problem.dtype, rows, cols))
         if good:
             reserve_data = reserve.data
             if reserve.dtype == BOOL:
@@ -231,8 +231,8 @@ cdef void backward_kernel(void *device, void *x_source, void *y_source, void *re
                 reserve_data = bits
                 status = FGE_NO_MEMORY if bits == NULL else FGE_OK
     if good and status == FGE_OK:
-        status = run_backward(&problem, &x, &y, &out_grad, activation, reserve_data if activation else NULL,
-                              x_activation, reserve_data if x_activation else NULL, x_data, y_data, bias_data)
+        status = run_backward(&problem, &x, &y, &out_grad, activation, reserve_data if activation.id else NULL,
+                              x_activation, reserve_data if x_activation.id else NULL, x_data, y_data, bias_data)
     free(bits)
     if not good or status != FGE_OK:
         throw_in_paddle(device, wanted, status)
@@ -331,10 +331,10 @@ cdef int read_python(Tensor *tensor, object source) except -1:
     return 0
 
 
-cdef int activation_id(str name) except -1:
-    cdef int activation = activation_find(name.encode())
-    if activation < 0:
-        raise ValueError(f"(InvalidArgument) there is no activation {name!r}")
+cdef fge_activation activation_of(str text) except *:
+    cdef fge_activation activation = activation_plain(text.encode())
+    if activation.id < 0:
+        raise ValueError(f"(InvalidArgument) there is no activation {text!r}")
     return activation
 
 
@@ -358,7 +358,7 @@ def forward(x, y, bias, bint trans_x, bint trans_y, str activation, out, reserve
     [.., M, N]; reserve as `reserve_shape` says, or None: not saved. ValueError for shapes and dtypes that
     don't fit.
     """
-    cdef int act = activation_id(activation)
+    cdef fge_activation act = activation_of(activation)
     cdef Tensor x_, y_, bias_, out_, reserve_
     cdef Problem problem
     cdef int status = FGE_OK
@@ -374,7 +374,7 @@ def forward(x, y, bias, bint trans_x, bint trans_y, str activation, out, reserve
     if good and elements(&out_) != problem.m * problem.n:
         good = refuse("out doesn't have the shape of the product")
     if good and reserve is not None:
-        good = check_reserve(&reserve_, act, problem.dtype, problem.m, problem.n)
+        good = check_reserve(&reserve_, act.id, problem.dtype, problem.m, problem.n)
     if good:
         with nogil:
             status = run_forward(&problem, &x_, &y_, bias_.data, act, out_.data, reserve_.data)
@@ -386,7 +386,7 @@ def backward(x, y, reserve, out_grad, bint trans_x, bint trans_y, str activation
 
     `activation` and `reserve` are those of the forward. ValueError for shapes and dtypes that don't fit.
     """
-    cdef int act = activation_id(activation)
+    cdef fge_activation act = activation_of(activation)
     cdef Tensor x_, y_, reserve_, out_grad_, x_grad_, y_grad_, bias_grad_
     cdef Problem problem
     cdef int status = FGE_OK
@@ -399,11 +399,11 @@ def backward(x, y, reserve, out_grad, bint trans_x, bint trans_y, str activation
     read_python(&y_grad_, y_grad)
     read_python(&bias_grad_, bias_grad)
     good = set_problem(&problem, &x_, &y_, trans_x, trans_y) and check_out_grad(&problem, &out_grad_)
-    if good and activation_reserve(act) != FGE_RESERVE_NONE:
-        good = check_reserve(&reserve_, act, problem.dtype, problem.m, problem.n)
+    if good and activation_reserve(act.id) != FGE_RESERVE_NONE:
+        good = check_reserve(&reserve_, act.id, problem.dtype, problem.m, problem.n)
     if good:
         with nogil:
-            status = run_backward(&problem, &x_, &y_, &out_grad_, act, reserve_.data, 0, NULL,
+            status = run_backward(&problem, &x_, &y_, &out_grad_, act, reserve_.data, activation_plain("none"), NULL,
                                   x_grad_.data, y_grad_.data, bias_grad_.data)
     raise_for(good, status)
 
@@ -414,7 +414,7 @@ def reserve_shape(str activation, list out_shape):
 
     The shape is None where the activation keeps nothing, or its own output.
     """
-    cdef int kind = activation_reserve(activation_id(activation))
+    cdef int kind = activation_reserve(activation_of(activation).id)
     cdef int64_t rows = 1
     if kind == FGE_RESERVE_BITS:
         for size in out_shape[:-1]:

@@ -172,7 +172,7 @@ cdef int64_t rows_of_a_block(const Problem *problem) noexcept nogil:
 
 
 cdef int run_forward(const Problem *problem, const Tensor *x, const Tensor *y, const void *bias,
-                     int activation, void *out, void *reserve) noexcept nogil:
+                     fge_activation activation, void *out, void *reserve) noexcept nogil:
     """out = act(x . y + bias) and its reserve, both of packed rows. bias and reserve may be NULL. An
     fge_status.
     """
@@ -181,6 +181,7 @@ cdef int run_forward(const Problem *problem, const Tensor *x, const Tensor *y, c
     cdef int64_t size = item_size(problem.dtype)
     cdef int64_t block
     cdef int status = FGE_OK
+    memset(&args, 0, sizeof(args))
     args.m = rows
     args.n = problem.n
     args.k = problem.k
@@ -198,7 +199,7 @@ cdef int run_forward(const Problem *problem, const Tensor *x, const Tensor *y, c
     for block in range(problem.blocks):
         args.x.data = advance(x.data, block * rows * problem.k, size)
         args.out = advance(out, block * rows * problem.n, size)
-        args.reserve = advance(reserve, block * rows, reserve_row_bytes(activation, problem.n, problem.dtype))
+        args.reserve = advance(reserve, block * rows, reserve_row_bytes(activation.id, problem.n, problem.dtype))
         status = core_forward(&args)
         if status != FGE_OK:
             break
@@ -223,7 +224,7 @@ cdef void *swap_last_axes(const Tensor *x, int64_t blocks) noexcept nogil:
 
 
 cdef int run_backward(const Problem *problem, const Tensor *x, const Tensor *y, const Tensor *out_grad,
-                      int activation, const void *reserve, int x_activation, const void *x_reserve,
+                      fge_activation activation, const void *reserve, fge_activation x_activation, const void *x_reserve,
                       void *x_grad, void *y_grad, void *bias_grad) noexcept nogil:
     """The gradients that have an address, each in the layout of its input. An fge_status.
 
@@ -237,6 +238,7 @@ cdef int run_backward(const Problem *problem, const Tensor *x, const Tensor *y, 
     cdef void *copy = NULL
     cdef int status = FGE_OK
     cdef const void *nothing = <void *> &args  # a reserve of no elements; NULL is a missing one to the core
+    memset(&args, 0, sizeof(args))
     args.m = problem.m
     args.n = problem.n
     args.k = problem.k
@@ -281,7 +283,7 @@ cdef int run_backward(const Problem *problem, const Tensor *x, const Tensor *y, 
         args.x.row_stride = problem.k
         args.x.col_stride = 1
         args.x_grad.data = NULL
-        args.x_activation = 0
+        args.x_activation = activation_plain("none")
         status = core_backward(&args)
         free(copy)
     # x_grad has blocks of its own.
@@ -299,10 +301,10 @@ cdef int run_backward(const Problem *problem, const Tensor *x, const Tensor *y, 
             args.x_grad.data = advance(x_grad, block * rows * problem.k, size)
             if reserve != NULL:
                 args.reserve = advance(reserve, block * rows,
-                                       reserve_row_bytes(activation, problem.n, problem.dtype))
+                                       reserve_row_bytes(activation.id, problem.n, problem.dtype))
             if x_reserve != NULL:
                 args.x_reserve = advance(x_reserve, block * problem.k,
-                                         reserve_row_bytes(x_activation, rows, problem.dtype))
+                                         reserve_row_bytes(x_activation.id, rows, problem.dtype))
             status = core_backward(&args)
             if status != FGE_OK:
                 break

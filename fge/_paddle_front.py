@@ -13,6 +13,7 @@ from paddle import _C_ops, _legacy_C_ops
 from paddle.base import core
 
 from fge import _paddle
+from fge._kernels import activation_parts
 
 # Paddle's entry points, before `install` puts ours in front. The forward serves eager mode and static graphs.
 _forward = _C_ops.fused_gemm_epilogue
@@ -22,7 +23,7 @@ _backward = _C_ops.fused_gemm_epilogue_grad
 _MULTIPLE_OF_N = {"none": 1, "relu": 128, "gelu": 8}
 _ACTIVATION_GRADS = ("none", "relu", "gelu", "relu_grad", "gelu_grad")
 
-# Every activation as an operator of Paddle's own.
+# Every activation as an operator of Paddle's own. Those with numbers take them behind z.
 _ACTIVATIONS = {
     "none": lambda z: z,
     "relu": paddle.nn.functional.relu,
@@ -31,6 +32,11 @@ _ACTIVATIONS = {
     "silu": paddle.nn.functional.silu,
     "sigmoid": paddle.nn.functional.sigmoid,
     "tanh": paddle.tanh,
+    "leaky_relu": paddle.nn.functional.leaky_relu,
+    "relu6": paddle.nn.functional.relu6,
+    "clamp": paddle.clip,
+    "sqrelu": lambda z: paddle.square(paddle.nn.functional.relu(z)),
+    "hardswish": paddle.nn.functional.hardswish,
 }
 
 # Whether this build of Paddle has no other device than the CPU.
@@ -114,8 +120,7 @@ def linear_act(x, weight, bias=None, activation="none"):
     x [.., M, K], weight [K, N], bias [N] or None, of one dtype; the result is [.., M, N]. In a static graph
     the activation is an operator of its own. ValueError for shapes, dtypes and activations that don't fit.
     """
-    if activation not in _ACTIVATIONS:
-        raise ValueError(f"activation {activation!r} isn't one of {', '.join(_ACTIVATIONS)}")
+    activation_parts(activation)  # raises where there is none of that name
     if paddle.in_dynamic_mode():
         return _FusedLayer.apply(x, weight, bias, _Call(False, False, activation))
     if bias is None:
@@ -193,9 +198,10 @@ def _unfused(x, y, bias, trans_x, trans_y, activation):
 
 def _activate(z, activation):
     """An activation by Paddle's operator; by way of float32 for float16, which those lack on a CPU."""
+    name, *numbers = activation_parts(activation)
     if z.dtype == paddle.float16:
-        return _ACTIVATIONS[activation](z.astype("float32")).astype("float16")
-    return _ACTIVATIONS[activation](z)
+        return _ACTIVATIONS[name](z.astype("float32"), *numbers).astype("float16")
+    return _ACTIVATIONS[name](z, *numbers)
 
 
 class _Call:

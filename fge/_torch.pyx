@@ -11,12 +11,10 @@ from libc.string cimport memset
 
 import torch
 
-from fge._kernels import activations
-
 from fge._kernels cimport (
     FGE_BFLOAT16, FGE_FLOAT16, FGE_FLOAT32, FGE_FLOAT64, FGE_NO_ENGINE, FGE_NO_MEMORY, FGE_OK,
-    FGE_RESERVE_BITS, FGE_RESERVE_NONE, FGE_RESERVE_OUT, FGE_RESERVE_Z, activation_find, activation_reserve,
-    backward as core_backward, fge_backward_args, fge_forward_args, fge_in, fge_out, forward as core_forward,
+    FGE_RESERVE_BITS, FGE_RESERVE_NONE, FGE_RESERVE_OUT, FGE_RESERVE_Z, activation_checked, activation_reserve,
+    backward as core_backward, fge_activation, fge_backward_args, fge_forward_args, fge_in, fge_out, forward as core_forward,
 )
 
 cdef object Tensor = torch.Tensor
@@ -28,22 +26,13 @@ cdef dict DTYPES = {
     torch.float32: FGE_FLOAT32, torch.float64: FGE_FLOAT64, torch.float16: FGE_FLOAT16,
     torch.bfloat16: FGE_BFLOAT16,
 }
-cdef dict ACTIVATIONS = {name: activation_find(name.encode()) for name in activations()}
 
 
 # --- checks ----------------------------------------------------------------------------------------------------------
 
-cdef int activation_id(activation) except -1:
-    found = ACTIVATIONS.get(activation) if isinstance(activation, str) else None
-    if found is None:
-        names = ", ".join(map(repr, ACTIVATIONS))
-        raise ValueError(f"activation is {activation!r}; it must be one of {names}")
-    return found
-
-
 def check_activation(activation):
     """ValueError, with the names that there are, where `activation` isn't one of them."""
-    activation_id(activation)
+    activation_checked(activation, "activation")
 
 
 cdef tuple shape_of(tensor, str name):
@@ -157,13 +146,14 @@ cdef int check_reserve(reserve, int act, str activation, out_grad, tuple shape) 
 
 cdef class Forward:
     """A checked forward call: act(x @ weight.T + bias)."""
-    cdef int activation, dtype, bias_dtype
+    cdef fge_activation activation
+    cdef int dtype, bias_dtype
     cdef tuple x_shape, weight_shape
     cdef object out, reserve
 
     def __cinit__(self, x, weight, bias, activation, save_reserve):
         cdef int kind
-        self.activation = activation_id(activation)
+        self.activation = activation_checked(activation, "activation")
         self.dtype = dtype_of(x, "x")
         check_fits(weight, "weight", self.dtype, x, "x")
         self.x_shape, self.weight_shape = shape_of(x, "x"), shape_of(weight, "weight")
@@ -175,28 +165,29 @@ cdef class Forward:
             self.bias_dtype = check_bias(bias, self.weight_shape, self.dtype, x)
         cdef tuple shape = self.x_shape[:-1] + self.weight_shape[:1]
         self.out = empty(x, shape)
-        kind = activation_reserve(self.activation)
+        kind = activation_reserve(self.activation.id)
         if save_reserve and (kind == FGE_RESERVE_BITS or kind == FGE_RESERVE_Z):
-            shape, dtype = reserve_layout(self.activation, shape, x.dtype)
+            shape, dtype = reserve_layout(self.activation.id, shape, x.dtype)
             self.reserve = empty(x, shape, dtype)
 
 
 cdef class Backward:
     """A checked backward call. What is given decides what is computed."""
-    cdef int activation, dtype
+    cdef fge_activation activation
+    cdef int dtype
     cdef tuple shape
     cdef object k
     cdef object x_grad, weight_grad, bias_grad
 
     def __cinit__(self, out_grad, x, weight, reserve, activation, bias_dtype):
         cdef tuple shape
-        self.activation = activation_id(activation)
+        self.activation = activation_checked(activation, "activation")
         self.dtype = dtype_of(out_grad, "out_grad")
         self.shape = shape_of(out_grad, "out_grad")
         self.k = 0
         if len(self.shape) == 0:
             raise ValueError("out_grad is a scalar; it must have the shape of out, [.., out_features]")
-        check_reserve(reserve, self.activation, activation, out_grad, self.shape)
+        check_reserve(reserve, self.activation.id, activation, out_grad, self.shape)
         if weight is not None:
             check_fits(weight, "weight", self.dtype, out_grad, "out_grad")
             shape = shape_of(weight, "weight")
@@ -353,7 +344,7 @@ def backward(out_grad, x, weight, reserve, activation, bias_dtype):
     if weight is not None:
         weight = rows_of(weight, (args.n, call.k), &matrix)
         args.y.data, args.y.row_stride, args.y.col_stride = matrix.data, matrix.col_stride, matrix.row_stride
-    if activation_reserve(args.activation) != FGE_RESERVE_NONE:
+    if activation_reserve(args.activation.id) != FGE_RESERVE_NONE:
         reserve = owner(reserve, &args.reserve).contiguous()
         args.reserve = address(reserve)
     describe_gradient(call.x_grad, args.dtype, args.k, &args.x_grad)

@@ -1,16 +1,18 @@
 """What the operator's backward keeps and computes, for each way in which PyTorch can differentiate a call."""
 
+import functools
+
 import torch
 from torch import is_grad_enabled
 from torch.compiler import is_compiling
 
 from fge import _torch, _torch_reference
-from fge._kernels import activations, reserve_kind
+from fge._kernels import reserve_kind
 
 _transforms_active = torch._C._are_functorch_transforms_active
 _is_legacy_batched = torch._C._functorch.is_legacy_batchedtensor
 
-_RESERVE = {name: reserve_kind(name) for name in activations()}
+_reserve_kind = functools.cache(reserve_kind)
 
 
 def save(ctx, x, weight, bias, activation, out, reserve):
@@ -19,7 +21,7 @@ def save(ctx, x, weight, bias, activation, out, reserve):
     ctx.save_for_backward(
         x if needs_weight else None,
         weight if needs_x else None,
-        out if _RESERVE[activation] == "out" else reserve,
+        out if _reserve_kind(activation) == "out" else reserve,
     )
     ctx.activation = activation
     ctx.bias_dtype = bias.dtype if needs_bias else None
@@ -61,7 +63,7 @@ class LinearActFunction(torch.autograd.Function):
     def forward(ctx, x, weight, bias, activation):
         out, reserve = _torch.forward(x, weight, bias, activation, True)
         save(ctx, x, weight, bias, activation, out, reserve)
-        return (out, reserve) if _RESERVE[activation] == "z" else out
+        return (out, reserve) if _reserve_kind(activation) == "z" else out
 
     @staticmethod
     def backward(ctx, out_grad, reserve_grad=None):
@@ -88,7 +90,7 @@ class TransformedFunction(LinearActFunction):
         x_dim, weight_dim, bias_dim, _ = in_dims
         if weight_dim is None and bias_dim is None:
             out, reserve = TransformedFunction.apply(x.movedim(x_dim, 0), weight, bias, activation)
-            if reserve is not None and _RESERVE[activation] == "bits":
+            if reserve is not None and _reserve_kind(activation) == "bits":
                 reserve = reserve.unflatten(0, (info.batch_size, -1))
             return (out, reserve), (0, None if reserve is None else 0)
 

@@ -9,8 +9,11 @@ from math import prod
 import torch
 from torch.nn import functional
 
+from fge._kernels import activation_parts
+
 _aten = torch.ops.aten
 
+# Each takes the activation's numbers behind its tensors.
 _FORWARD = {
     "none": lambda z: z,
     "relu": torch.relu,
@@ -19,24 +22,39 @@ _FORWARD = {
     "silu": functional.silu,
     "sigmoid": torch.sigmoid,
     "tanh": torch.tanh,
+    "leaky_relu": functional.leaky_relu,
+    "relu6": functional.relu6,
+    "clamp": functional.hardtanh,
+    "sqrelu": lambda z: torch.relu(z).square(),
+    "hardswish": functional.hardswish,
 }
 
 # out_grad * act'(z), from what the forward reserved
 _BACKWARD = {
     "none": lambda out_grad, reserve: out_grad,
-    "relu": lambda out_grad, bits: torch.where(_unpacked(bits, out_grad.shape), out_grad, 0),
+    "relu": lambda out_grad, bits: _masked(out_grad, bits, 0),
     "gelu": partial(_aten.gelu_backward, approximate="tanh"),
     "gelu_erf": _aten.gelu_backward,
     "silu": lambda out_grad, z: out_grad * _silu_slope(z),  # aten's silu_backward can't be differentiated
     "sigmoid": _aten.sigmoid_backward,
     "tanh": _aten.tanh_backward,
+    "leaky_relu": lambda out_grad, bits, alpha: _masked(out_grad, bits, alpha * out_grad),
+    "relu6": lambda out_grad, bits: _masked(out_grad, bits, 0),
+    "clamp": lambda out_grad, bits, lo, hi: _masked(out_grad, bits, 0),
+    "sqrelu": lambda out_grad, z: out_grad * 2 * torch.relu(z),
+    "hardswish": lambda out_grad, z: out_grad * torch.where(z < 3, torch.where(z > -3, z / 3 + 0.5, 0), 1),
 }
 
 
 def _formula(table, activation):
-    if activation not in table:
+    name, *numbers = activation_parts(activation)
+    if name not in table:
         raise NotImplementedError(f"activation {activation!r} has no formula in PyTorch's operators")
-    return table[activation]
+    return lambda *tensors: table[name](*tensors, *numbers)
+
+
+def _masked(out_grad, bits, otherwise):
+    return torch.where(_unpacked(bits, out_grad.shape), out_grad, otherwise)
 
 
 def _unpacked(bits, shape):

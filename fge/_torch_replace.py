@@ -9,7 +9,14 @@ from fge._torch_module import LinearAct
 
 _DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
-_NAMES = {nn.ReLU: "relu", nn.SiLU: "silu", nn.Sigmoid: "sigmoid", nn.Tanh: "tanh"}
+_NAMES = {
+    nn.ReLU: "relu",
+    nn.SiLU: "silu",
+    nn.Sigmoid: "sigmoid",
+    nn.Tanh: "tanh",
+    nn.ReLU6: "relu6",
+    nn.Hardswish: "hardswish",
+}
 
 # What a module may carry besides its parameters, and a LinearAct in its place would lose.
 _HOOKS = (
@@ -45,8 +52,8 @@ def replace_linear_act(model: nn.Module) -> Replacements:
     The model is changed in place. The LinearAct has the Linear's place, name and parameters (the same objects, so
     optimizers and a state_dict go on to fit), and an nn.Identity has the activation's, so positions stay.
 
-    Supported are nn.ReLU, nn.SiLU, nn.Sigmoid, nn.Tanh, nn.GELU() (as "gelu_erf") and nn.GELU(approximate="tanh")
-    (as "gelu"), themselves and not subclasses. A Linear is left where it isn't quite that, carries hooks or
+    Supported are nn.ReLU, nn.SiLU, nn.Sigmoid, nn.Tanh, nn.GELU() (as "gelu_erf"), nn.GELU(approximate="tanh") (as
+    "gelu"), nn.LeakyReLU, nn.ReLU6, nn.Hardtanh (as "clamp") and nn.Hardswish, themselves and not subclasses. A Linear is left where it isn't quite that, carries hooks or
     parametrizations, or its parameters are of another dtype or device.
 
     Returns
@@ -91,6 +98,10 @@ def _activation(module):
     """fge's name of an activation module, or None."""
     if type(module) is nn.GELU:
         return {"none": "gelu_erf", "tanh": "gelu"}.get(module.approximate)
+    if type(module) is nn.LeakyReLU:
+        return f"leaky_relu({float(module.negative_slope)!r})"
+    if type(module) is nn.Hardtanh:
+        return f"clamp({float(module.min_val)!r}, {float(module.max_val)!r})"
     return _NAMES.get(type(module))
 
 

@@ -75,6 +75,34 @@ def _tanh_slope(m, out):
     return (1 - out) * (1 + out)
 
 
+def _leaky_relu(alpha):
+    return lambda m, z: z * (z > 0) + m.number(alpha) * z * (z <= 0)
+
+
+def _leaky_relu_slope(alpha):
+    return lambda m, bit: bit + m.number(alpha) * (1 - bit)
+
+
+def _clamp(lo, hi):
+    return lambda m, z: z * ((lo < z) & (z < hi)) + lo * (z <= lo) + hi * (z >= hi)
+
+
+def _sqrelu(m, z):
+    return z * (z > 0) * z
+
+
+def _sqrelu_slope(m, z):
+    return 2 * z * (z > 0)
+
+
+def _hardswish(m, z):
+    return z * ((-3 < z) & (z < 3)) * (z + 3) / 6 + z * (z >= 3)
+
+
+def _hardswish_slope(m, z):
+    return ((-3 < z) & (z < 3)) * (2 * z + 3) / m.number(6) + (z >= 3)
+
+
 def _identity(m, z):
     return z
 
@@ -96,7 +124,8 @@ class Activation:
 
     `slope_formula` takes what the forward reserves: z, out, or the bit (as 0 or 1). `below` and `above` are the
     limits at -inf and +inf; IDENTITY stands for z itself. `max_slope` bounds |derivative|, so that an error e in z
-    changes the output by at most max_slope * e. An `exact` activation rounds nothing, nor does its derivative.
+    changes the output by at most max_slope * e; a function of the largest |z| in question where it has no bound. An
+    `exact` activation rounds nothing, nor does its derivative. One that `saturates` is at its limits from SATURATION on. The bit is set strictly between `edges`.
     """
 
     name: str
@@ -105,40 +134,51 @@ class Activation:
     slope_formula: Callable[[Any, Any], Any]
     below: Any
     above: Any
-    max_slope: float
+    max_slope: Any
     exact: bool = False
+    edges: tuple[float, float] = (0.0, np.inf)
+
+    saturates: bool = True
+
+    def _last(self):
+        """Where the limits begin."""
+        return SATURATION if self.saturates else np.finfo(np.float64).max
+
+    def spread(self, z, error):
+        """The most by which act(z) changes where z changes by `error`."""
+        return (self.max_slope(np.abs(z) + error) if callable(self.max_slope) else self.max_slope) * error
+
+    def bit(self, z):
+        low, high = self.edges
+        return (low < np.asarray(z)) & (np.asarray(z) < high)
 
     def forward(self, z):
         """act(z) in float64, NaN for NaN."""
         z = np.asarray(z, np.float64)
-        if self.exact:
-            with np.errstate(invalid="ignore"):  # relu of inf: 0 * inf is replaced by the limit below
-                inside = self.formula(FLOAT64, z)
-        else:
-            with np.errstate(over="ignore", under="ignore"):
-                inside = self.formula(FLOAT64, np.clip(z, -SATURATION, SATURATION))
-        result = np.where(z > SATURATION, self._limit(self.above, z), inside)
-        return np.where(z < -SATURATION, self._limit(self.below, z), result)
+        last = self._last()
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            inside = self.formula(FLOAT64, np.clip(z, -last, last))
+        result = np.where(z > last, self._limit(self.above, z), inside)
+        return np.where(z < -last, self._limit(self.below, z), result)
 
     def forward_exact(self, z):
         """act(z) for one finite double, as an mpmath number."""
-        if abs(z) > SATURATION:
+        if abs(z) > self._last():
             return _mp.mpf(self._limit(self.above if z > 0 else self.below, z))
         return self.formula(EXACT, _mp.mpf(z))
 
     def slope(self, reserved):
         """The derivative in float64 from what was reserved."""
+        last = self._last()
         with np.errstate(over="ignore", under="ignore"):
-            return self.slope_formula(
-                FLOAT64, np.clip(np.asarray(reserved, np.float64), -SATURATION, SATURATION)
-            )
+            return self.slope_formula(FLOAT64, np.clip(np.asarray(reserved, np.float64), -last, last))
 
     def slope_exact(self, reserved):
-        return self.slope_formula(EXACT, _mp.mpf(min(max(reserved, -SATURATION), SATURATION)))
+        return self.slope_formula(EXACT, _mp.mpf(min(max(reserved, -self._last()), self._last())))
 
     def reserved(self, z):
         """What the forward keeps for the derivative, unrounded: the bit, z, or out."""
-        return {"none": z, "bits": np.asarray(z) > 0, "z": z, "out": self.forward(z)}[self.reserve]
+        return {"none": z, "bits": self.bit(z), "z": z, "out": self.forward(z)}[self.reserve]
 
     @staticmethod
     def _limit(limit, z):
@@ -153,6 +193,45 @@ _ENTRIES = (
     Activation("silu", "z", _silu, _silu_slope, -0.0, IDENTITY, 1.1),
     Activation("sigmoid", "out", _sigmoid, _sigmoid_slope, 0.0, 1.0, 0.25),
     Activation("tanh", "out", _tanh, _tanh_slope, -1.0, 1.0, 1.0),
+    Activation(
+        "leaky_relu",
+        "bits",
+        _leaky_relu(0.01),
+        _leaky_relu_slope(0.01),
+        IDENTITY,
+        IDENTITY,
+        1.0,
+        saturates=False,
+    ),
+    Activation("relu6", "bits", _clamp(0, 6), _identity, 0.0, 6.0, 1.0, exact=True, edges=(0, 6)),
+    Activation("clamp", "bits", _clamp(-1, 1), _identity, -1.0, 1.0, 1.0, exact=True, edges=(-1, 1)),
+    Activation("sqrelu", "z", _sqrelu, _sqrelu_slope, 0.0, IDENTITY, lambda z: 2 * z, saturates=False),
+    Activation("hardswish", "z", _hardswish, _hardswish_slope, -0.0, IDENTITY, 1.5),
+    # with numbers of their own
+    Activation(
+        "leaky_relu(0.3)",
+        "bits",
+        _leaky_relu(0.3),
+        _leaky_relu_slope(0.3),
+        IDENTITY,
+        IDENTITY,
+        1.0,
+        saturates=False,
+    ),
+    Activation(
+        "leaky_relu(2)",
+        "bits",
+        _leaky_relu(2),
+        _leaky_relu_slope(2),
+        IDENTITY,
+        IDENTITY,
+        2.0,
+        saturates=False,
+    ),
+    Activation(
+        "clamp(-0.5, 20)", "bits", _clamp(-0.5, 20), _identity, -0.5, 20.0, 1.0, exact=True, edges=(-0.5, 20)
+    ),
 )
 ACTIVATIONS = {entry.name: entry for entry in _ENTRIES}
-CURVED = tuple(entry.name for entry in _ENTRIES if not entry.exact)
+ROUNDED = tuple(entry.name for entry in _ENTRIES if not entry.exact)
+CURVED = tuple(name for name in ROUNDED if ACTIVATIONS[name].reserve != "bits")

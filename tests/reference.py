@@ -15,6 +15,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from activation_table import ACTIVATIONS
+from activation_table import FLOAT64 as FLOAT64_FUNCTIONS
 
 import fge
 
@@ -241,7 +242,7 @@ def forward(x, y, bias=None, trans_x=False, trans_y=False, activation="none"):
     columns = (y.T if trans_y else y).astype(np.float64)
     z = product(rows, columns, None if bias is None else bias.astype(np.float64), dtype, rows.shape[1])
     value = entry.forward(z.value)
-    bound = entry.max_slope * z.bound
+    bound = entry.spread(z.value, z.bound)
     if not entry.exact:
         bound = bound + ACTIVATION_ULPS * ulp(value, accumulator(dtype))
     shape = out_shape(x, y, trans_x, trans_y)
@@ -263,14 +264,20 @@ def check_reserve(reserve, out, expected, activation):
         z = stored(expected.z, out.dtype)
         assert_within(reserve, Bounded(z.value.reshape(out.shape), z.bound.reshape(out.shape)), "reserved z")
     else:
-        check_relu_bits(reserve, out, expected.z)
+        check_bits(reserve, out, expected.z, ACTIVATIONS[activation])
 
 
-def check_relu_bits(reserve, out, z):
+def check_bits(reserve, out, z, entry):
     n = out.shape[-1]
     bits = np.unpackbits(reserve, axis=1, bitorder="little").astype(bool)
     assert not bits[:, n:].any(), "padding bits are set"
     bits = bits[:, :n]
+    certain = np.logical_and.reduce([np.abs(z.value - edge) > z.bound for edge in entry.edges])
+    assert (bits[certain] == entry.bit(z.value)[certain]).all(), (
+        f"a bit that isn't {entry.edges[0]} < z < {entry.edges[1]}"
+    )
+    if entry.name != "relu":
+        return
     positive = out.reshape(bits.shape).astype(np.float64) > 0
     # Only a value that the output type rounds to zero may have its bit set over an output of zero.
     disagree = bits != positive
@@ -279,8 +286,6 @@ def check_relu_bits(reserve, out, z):
     assert (z.value[disagree] <= z.bound[disagree] + largest_rounded_to_zero).all(), (
         "a bit over an output of zero"
     )
-    certain = np.abs(z.value) > z.bound
-    assert (bits[certain] == (z.value[certain] > 0)).all(), "a bit that isn't z > 0"
 
 
 def slope_from_reserve(activation, reserve, shape, dtype):
@@ -290,7 +295,8 @@ def slope_from_reserve(activation, reserve, shape, dtype):
         return Bounded(np.ones(shape), np.zeros(shape))
     if entry.reserve == "bits":
         bits = np.unpackbits(reserve, axis=1, bitorder="little")[:, : shape[1]]
-        return Bounded(bits.astype(np.float64), np.zeros(shape))
+        slope = entry.slope_formula(FLOAT64_FUNCTIONS, bits.astype(np.float64))
+        return Bounded(slope, np.zeros(shape) if entry.exact else slope_error(slope, dtype))
     slope = entry.slope(reserve.astype(np.float64)).reshape(shape)
     return Bounded(slope, np.zeros(shape) if entry.exact else slope_error(slope, dtype))
 

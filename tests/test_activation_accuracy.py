@@ -6,9 +6,10 @@ may take a path of its own. The derivative is seen in the same three ways throug
 
 import functools
 
+import ml_dtypes
 import numpy as np
 import pytest
-from activation_table import ACTIVATIONS, CURVED
+from activation_table import ACTIVATIONS, CURVED, ROUNDED
 from reference import (
     ACTIVATION_ULPS,
     BFLOAT16,
@@ -170,16 +171,28 @@ def samples_for(dtype):
     return float32_samples() if dtype == FLOAT32 else half_samples(dtype)
 
 
+def in_range(values, activation):
+    """Those whose activation, and its derivative, is no overflow."""
+    largest = float(ml_dtypes.finfo(values.dtype).max)
+    near = ACTIVATIONS[activation].forward(values) < 0.999 * largest
+    return (
+        values[near & (np.abs(values.astype(np.float64)) < largest / 2)]
+        if not ACTIVATIONS[activation].saturates
+        else values
+    )
+
+
 def test_the_table_knows_every_activation():
     """A new activation can't go untested: all parametrisations here run over the table."""
-    assert set(fge.activations()) == set(ACTIVATIONS)
+    assert set(fge.activations()) == {name.partition("(")[0] for name in ACTIVATIONS}
+    assert set(fge.activations()) <= set(ACTIVATIONS)
 
 
 @pytest.mark.parametrize("dtype", (FLOAT32, FLOAT16, BFLOAT16), ids=str)
 @pytest.mark.parametrize("way", FORWARDS)
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_forward(activation, way, dtype):
-    values = samples_for(dtype)
+    values = in_range(samples_for(dtype), activation)
     assert_within(
         FORWARDS[way](values, activation), forward_bounds(values, activation), f"{activation} of {dtype}"
     )
@@ -189,7 +202,7 @@ def test_forward(activation, way, dtype):
 @pytest.mark.parametrize("way", SLOPES)
 @pytest.mark.parametrize("activation", CURVED)
 def test_derivative(activation, way, dtype):
-    reserve = reserves_for(activation, samples_for(dtype))
+    reserve = reserves_for(activation, in_range(samples_for(dtype), activation))
     assert_within(
         SLOPES[way](reserve, activation), slope_bounds(reserve, activation), f"{activation}' of {dtype}"
     )
@@ -198,14 +211,14 @@ def test_derivative(activation, way, dtype):
 @functools.cache
 def exact_forward(activation):
     """Samples, their exact activations and bounds; once for all paths, as mpmath takes its time."""
-    values = float64_samples()
+    values = in_range(float64_samples(), activation)
     exact = [ACTIVATIONS[activation].forward_exact(float(value)) for value in values]
     return values, exact, ACTIVATION_ULPS * ulp([float(value) for value in exact], FLOAT64)
 
 
 @functools.cache
 def exact_slope(activation):
-    reserve = reserves_for(activation, float64_samples())
+    reserve = reserves_for(activation, in_range(float64_samples(), activation))
     exact = [ACTIVATIONS[activation].slope_exact(float(value)) for value in reserve]
     return reserve, exact, slope_error(np.asarray([float(value) for value in exact]), FLOAT64)
 
@@ -221,7 +234,7 @@ def assert_near_exact(actual, exact, bounds, inputs, what):
 
 
 @pytest.mark.parametrize("way", FORWARDS)
-@pytest.mark.parametrize("activation", CURVED)
+@pytest.mark.parametrize("activation", ROUNDED)
 def test_float64_forward(activation, way):
     values, exact, bounds = exact_forward(activation)
     assert_near_exact(FORWARDS[way](values, activation), exact, bounds, values, activation)

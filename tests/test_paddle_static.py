@@ -210,6 +210,8 @@ def test_auto_cast_in_to_static(n, activation, name):
     """The operator is on Paddle's white list: it runs in the half type, parameters and their gradients stay
     float32.
     """
+    if name == "bfloat16" and activation != "none" and not paddle.base.core.supports_bfloat16():
+        pytest.skip("Paddle's own activations of bfloat16, which stand in a static graph, abort on this CPU")
     layers = Layers(n, activation)
 
     @paddle.jit.to_static(full_graph=True)

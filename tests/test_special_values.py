@@ -23,6 +23,7 @@ import fge
 pytestmark = pytest.mark.usefixtures("path")
 
 WITH_RESERVED_Z = tuple(name for name in CURVED if ACTIVATIONS[name].reserve == "z")
+WITH_SLOPE_LIMITS = tuple(name for name in WITH_RESERVED_Z if ACTIVATIONS[name].saturates)
 
 
 def apply(values, activation, dtype):
@@ -112,12 +113,12 @@ def test_limits_at_infinity_in_every_lane(activation, dtype):
                     assert np.count_nonzero(out.astype(np.float64) == at_zero) >= length - 1
 
 
-@pytest.mark.parametrize("activation", WITH_RESERVED_Z)
+@pytest.mark.parametrize("activation", WITH_SLOPE_LIMITS)
 def test_slope_limits_at_infinity(activation, dtype):
     assert slope_at([np.inf, -np.inf], activation, dtype).tolist() == [1, 0]
 
 
-@pytest.mark.parametrize("activation", WITH_RESERVED_Z)
+@pytest.mark.parametrize("activation", WITH_SLOPE_LIMITS)
 def test_slopes_far_out_are_exactly_one_and_zero(activation, dtype):
     largest = float(np.finfo(np.float16).max) if dtype == FLOAT16 else 1e30
     far = np.concatenate([np.geomspace(41, largest, 300), [largest]])
@@ -131,6 +132,8 @@ def test_slopes_far_out_are_exactly_one_and_zero(activation, dtype):
 def test_slopes_are_finite_for_every_finite_reserve(activation, dtype):
     entry = ACTIVATIONS[activation]
     largest = float(np.finfo(dtype).max) if dtype in (FLOAT16, FLOAT32, FLOAT64) else 3e38
+    if not entry.saturates:  # the derivative itself leaves the type's range
+        largest /= 2.1
     values = np.concatenate([[0.0, largest], np.geomspace(1e-7, largest, 500)])
     z = np.concatenate([values, -values])
     slopes = slope_at(entry.reserved(z), activation, dtype)

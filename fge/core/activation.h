@@ -1,11 +1,12 @@
 /* Every activation: its name, what its reserve keeps, its forward and its derivative. The only file that knows one.
  *
  * To add one: a line in FGE_ACTIVATIONS, NAME_forward and NAME_derivative below, and an entry in the test table
- * (tests/activation_table.py).
+ * (tests/activation_table.py). p are its numbers, where it takes some.
  *
- *   NAME_forward(z, half)   half: the result is about to be rounded to a half type, so that float32's last bits don't count
- *   NAME_derivative(s, half) act'(z) from what the reserve keeps: s is z or out. Not called for RESERVE_BITS, whose
- *                           derivative is the bit
+ *   NAME_forward(z, half, p)    half: the result is about to be rounded to a half type, so that float32's last bits don't count
+ *   NAME_derivative(s, half, p) act'(z) from what the reserve keeps: s is z or out. For RESERVE_BITS there are instead
+ *     NAME_bit(z, p)              where the bit is set
+ *     NAME_masked(g, bit, p)      g * act'(z): g where it is, another multiple of g where it isn't
  *
  * Limits at +-inf hold without a NaN from inf * 0, and NaN passes through, because arguments are clamped to where the
  * function is already at its limit (v_max and v_min keep a NaN in their second operand).
@@ -15,20 +16,27 @@
 #include "coefficients.h"
 #include "fge.h"
 
-#define FGE_ACTIVATIONS(X)         \
-    X(none, FGE_RESERVE_NONE)      \
-    X(relu, FGE_RESERVE_BITS)      \
-    X(gelu, FGE_RESERVE_Z)         \
-    X(gelu_erf, FGE_RESERVE_Z)     \
-    X(silu, FGE_RESERVE_Z)         \
-    X(sigmoid, FGE_RESERVE_OUT)    \
-    X(tanh, FGE_RESERVE_OUT)
+/* name, reserve, then for those that take numbers: how many, what they are called, what the name alone stands for. Two numbers are a
+ * lower and an upper bound. */
+#define FGE_ACTIVATIONS(X)                                             \
+    X(none, FGE_RESERVE_NONE, 0, "", 0, 0)                             \
+    X(relu, FGE_RESERVE_BITS, 0, "", 0, 0)                             \
+    X(gelu, FGE_RESERVE_Z, 0, "", 0, 0)                                \
+    X(gelu_erf, FGE_RESERVE_Z, 0, "", 0, 0)                            \
+    X(silu, FGE_RESERVE_Z, 0, "", 0, 0)                                \
+    X(sigmoid, FGE_RESERVE_OUT, 0, "", 0, 0)                           \
+    X(tanh, FGE_RESERVE_OUT, 0, "", 0, 0)                              \
+    X(leaky_relu, FGE_RESERVE_BITS, 1, "(alpha)", 0.01, 0)             \
+    X(relu6, FGE_RESERVE_BITS, 0, "", 0, 0)                            \
+    X(clamp, FGE_RESERVE_BITS, 2, "(lo, hi)", -1, 1)                   \
+    X(sqrelu, FGE_RESERVE_Z, 0, "", 0, 0)                              \
+    X(hardswish, FGE_RESERVE_Z, 0, "", 0, 0)
 
-#define FGE_ACTIVATION_ID(name, kind) FGE_##name,
+#define FGE_ACTIVATION_ID(name, kind, ...) FGE_##name,
 enum { FGE_ACTIVATIONS(FGE_ACTIVATION_ID) FGE_ACTIVATION_COUNT };
 #undef FGE_ACTIVATION_ID
 
-#define FGE_ACTIVATION_KIND(name, kind) id == FGE_##name ? kind :
+#define FGE_ACTIVATION_KIND(name, kind, ...) id == FGE_##name ? kind :
 static inline fge_reserve_kind fge_reserve_kind_of(int id) { return FGE_ACTIVATIONS(FGE_ACTIVATION_KIND) FGE_RESERVE_NONE; }
 #undef FGE_ACTIVATION_KIND
 #endif
@@ -73,6 +81,8 @@ static inline ALWAYS_INLINE V FN(times_constant)(V t, REAL factor, REAL factor_r
 
 /* The sigmoid as a function of u = -t log2(e): w = 1 / (1 + 2^u). Up to EXP2_HIGHEST its power of two is an ordinary number, and the
  * complement 1 - w = *power * w is exact where it is small. */
+#undef HIGHEST
+#define HIGHEST CHOOSE(0x1.fffffep127f, 0x1.fffffffffffffp1023)
 #undef EXP2_HIGHEST
 #define EXP2_HIGHEST CHOOSE(100, 900)
 static inline ALWAYS_INLINE V FN(sigmoid_of_normal)(V u, const V *low, V *power) {
@@ -108,12 +118,54 @@ static inline ALWAYS_INLINE V FN(times_sigmoid_slope)(V u, V slope) {
     return v_select(v_gt(u, v_set1((REAL)(-SLOPE_LOWEST * LOG2_E))), v_set1(0), sum);
 }
 
-static inline ALWAYS_INLINE V FN(none_forward)(V z, int half) { (void)half; return z; }
-static inline ALWAYS_INLINE V FN(none_derivative)(V z, int half) { (void)z; (void)half; return v_set1(1); }
+static inline ALWAYS_INLINE V FN(none_forward)(V z, int half, const REAL *p) { return z; }
+static inline ALWAYS_INLINE V FN(none_derivative)(V z, int half, const REAL *p) { return v_set1(1); }
 
 /* NaN > 0 is false: the bit is 0, but the value must stay NaN, so the comparison is 0 > z */
-static inline ALWAYS_INLINE V FN(relu_forward)(V z, int half) { (void)half; return v_max(v_set1(0), z); }
-static inline ALWAYS_INLINE V FN(relu_derivative)(V z, int half) { (void)half; return v_keep(v_gt(z, v_set1(0)), v_set1(1)); }
+static inline ALWAYS_INLINE V FN(relu_forward)(V z, int half, const REAL *p) { return v_max(v_set1(0), z); }
+static inline ALWAYS_INLINE VM FN(relu_bit)(V z, const REAL *p) { return v_gt(z, v_set1(0)); }
+static inline ALWAYS_INLINE V FN(relu_masked)(V gradient, VM bit, const REAL *p) { return v_keep(bit, gradient); }
+
+/* z where it is positive, alpha z elsewhere: the larger of the two unless alpha is over 1 */
+static inline ALWAYS_INLINE V FN(leaky_relu_forward)(V z, int half, const REAL *p) {
+    const V other = v_mul(v_set1(p[0]), z);
+    return p[0] <= 1 ? v_max(other, z) : v_min(other, z);
+}
+static inline ALWAYS_INLINE VM FN(leaky_relu_bit)(V z, const REAL *p) { return v_gt(z, v_set1(0)); }
+static inline ALWAYS_INLINE V FN(leaky_relu_masked)(V gradient, VM bit, const REAL *p) { return v_select(bit, gradient, v_mul(v_set1(p[0]), gradient)); }
+
+/* min(max(z, lo), hi); its slope is 1 strictly between the two */
+static inline ALWAYS_INLINE V FN(clamp_forward)(V z, int half, const REAL *p) { return FN(clamp)(z, p[0], p[1]); }
+static inline ALWAYS_INLINE VM FN(between)(V z, REAL low, REAL high) {
+    return v_both(v_gt(z, v_set1(low)), v_gt(v_set1(high), z));
+}
+static inline ALWAYS_INLINE VM FN(clamp_bit)(V z, const REAL *p) { return FN(between)(z, p[0], p[1]); }
+static inline ALWAYS_INLINE V FN(clamp_masked)(V gradient, VM bit, const REAL *p) { return v_keep(bit, gradient); }
+
+static inline ALWAYS_INLINE V FN(relu6_forward)(V z, int half, const REAL *p) { return FN(clamp)(z, 0, 6); }
+static inline ALWAYS_INLINE VM FN(relu6_bit)(V z, const REAL *p) { return FN(between)(z, 0, 6); }
+static inline ALWAYS_INLINE V FN(relu6_masked)(V gradient, VM bit, const REAL *p) { return v_keep(bit, gradient); }
+
+/* max(z, 0)^2 (D. So et al., Primer, arXiv:2109.08668) */
+static inline ALWAYS_INLINE V FN(sqrelu_forward)(V z, int half, const REAL *p) {
+    const V positive = v_max(v_set1(0), z);
+    return v_mul(positive, positive);
+}
+static inline ALWAYS_INLINE V FN(sqrelu_derivative)(V z, int half, const REAL *p) {
+    const V positive = v_max(v_set1(0), z);
+    return v_min(v_set1(HIGHEST), v_add(positive, positive)); /* finite for every finite z */
+}
+
+/* z min(max(z + 3, 0), 6) / 6 (A. Howard et al., MobileNetV3, arXiv:1905.02244). Where z + 3 is rounded it isn't small, so that nothing
+ * cancels; a clamped z has no inf * 0 on the left, and on the right the factor is 6 and taken out before it could overflow. */
+static inline ALWAYS_INLINE V FN(hardswish_forward)(V z, int half, const REAL *p) {
+    const V x = FN(clamp)(z, -3, 3);
+    return v_select(v_gt(v_set1(3), z), v_mul(v_mul(x, v_add(x, v_set1(3))), v_set1((REAL)(1.0 / 6))), z);
+}
+static inline ALWAYS_INLINE V FN(hardswish_derivative)(V z, int half, const REAL *p) {
+    const V slope = v_fma(z, v_set1((REAL)(1.0 / 3)), v_set1((REAL)0.5));
+    return v_select(v_gt(v_set1(3), z), v_keep(v_gt(z, v_set1(-3)), slope), FN(clamp)(z, 1, 1)); /* 1, but NaN of NaN */
+}
 
 /* gelu, tanh form: 0.5 z (1 + tanh(t / 2)) = z / (1 + exp(-t)), t = 2 sqrt(2/pi) (z + 0.044715 z^3)
  * (D. Hendrycks, K. Gimpel, arXiv:1606.08415). The right-hand side doesn't cancel in the negative tail. There an error of
@@ -129,7 +181,7 @@ static inline ALWAYS_INLINE V FN(relu_derivative)(V z, int half) { (void)half; r
 #define GELU_B_REST CHOOSE(2.01619854e-9f, 5.978177400718744e-18)
 #undef GELU_FAR
 #define GELU_FAR 24 /* u is over 1000 here */
-static inline ALWAYS_INLINE V FN(gelu_forward)(V z, int half) {
+static inline ALWAYS_INLINE V FN(gelu_forward)(V z, int half, const REAL *p) {
     const V a = v_set1(GELU_A), b = v_set1(GELU_B);
     if (half) return FN(times_sigmoid)(z, v_mul(z, v_fma(v_mul(z, z), b, v_set1((REAL)(GELU_A + GELU_A_REST)))), NULL);
     const V x = FN(clamp)(z, -GELU_FAR, GELU_FAR);
@@ -141,8 +193,7 @@ static inline ALWAYS_INLINE V FN(gelu_forward)(V z, int half) {
     low = v_fma(x, sum_low, low);
     return FN(times_sigmoid)(z, u, &low);
 }
-static inline ALWAYS_INLINE V FN(gelu_derivative)(V z, int half) {
-    (void)half;
+static inline ALWAYS_INLINE V FN(gelu_derivative)(V z, int half, const REAL *p) {
     const V a = v_set1((REAL)(GELU_A + GELU_A_REST)), x = FN(clamp)(z, -GELU_FAR, GELU_FAR), square = v_mul(x, x);
     const V minus_ln2 = v_set1((REAL)-0.69314718055994530942);
     const V slope = v_mul(v_mul(x, minus_ln2), v_fma(square, v_set1(3 * GELU_B), a));
@@ -198,7 +249,7 @@ static inline ALWAYS_INLINE V FN(normal_tail)(V z, V *low, V *n) {
     *low = v_fma(product, factor_low, v_fma(product_low, factor, high_low));
     return high;
 }
-static inline ALWAYS_INLINE V FN(gelu_erf_forward)(V z, int half) {
+static inline ALWAYS_INLINE V FN(gelu_erf_forward)(V z, int half, const REAL *p) {
     V low, n, gauss;
     if (half && __builtin_expect(!v_any(v_gt(v_set1(-NORMAL_NEAR), z)), 1)) {
         const V a = v_min(v_set1(NORMAL_NEAR), v_abs(z));
@@ -210,8 +261,7 @@ static inline ALWAYS_INLINE V FN(gelu_erf_forward)(V z, int half) {
     const V right = v_mul(z, v_sub(v_sub(v_set1(1), v_scale_normal(high, far)), v_scale_normal(low, far)));
     return v_select(v_gt(v_set1(0), z), left, right);
 }
-static inline ALWAYS_INLINE V FN(gelu_erf_derivative)(V z, int half) {
-    (void)half;
+static inline ALWAYS_INLINE V FN(gelu_erf_derivative)(V z, int half, const REAL *p) {
     V gauss;
     const V tail = FN(normal_tail_near)(v_min(v_set1(NORMAL_NEAR), v_abs(z)), &gauss);
     const V phi = v_mul(gauss, v_set1((REAL)0.39894228040143267794)); /* 1 / sqrt(2 pi) */
@@ -231,40 +281,62 @@ static inline ALWAYS_INLINE V FN(sigmoid_times)(V factor, V z, int half) {
     const V u = FN(times_constant)(FN(clamp)(z, SIGMOID_LOWEST, SIGMOID_HIGHEST), -LOG2_E, -LOG2_E_REST, &low);
     return FN(times_sigmoid)(factor, u, &low);
 }
-static inline ALWAYS_INLINE V FN(silu_forward)(V z, int half) { return FN(sigmoid_times)(z, z, half); }
-static inline ALWAYS_INLINE V FN(silu_derivative)(V z, int half) {
-    (void)half;
+static inline ALWAYS_INLINE V FN(silu_forward)(V z, int half, const REAL *p) { return FN(sigmoid_times)(z, z, half); }
+static inline ALWAYS_INLINE V FN(silu_derivative)(V z, int half, const REAL *p) {
     const V t = FN(clamp)(z, SIGMOID_LOWEST, SIGMOID_HIGHEST);
     return FN(times_sigmoid_slope)(v_mul(t, v_set1(-LOG2_E)), t);
 }
 
-static inline ALWAYS_INLINE V FN(sigmoid_forward)(V z, int half) { return FN(sigmoid_times)(v_set1(1), z, half); }
-static inline ALWAYS_INLINE V FN(sigmoid_derivative)(V out, int half) { (void)half; return v_mul(out, v_sub(v_set1(1), out)); }
+static inline ALWAYS_INLINE V FN(sigmoid_forward)(V z, int half, const REAL *p) { return FN(sigmoid_times)(v_set1(1), z, half); }
+static inline ALWAYS_INLINE V FN(sigmoid_derivative)(V out, int half, const REAL *p) { return v_mul(out, v_sub(v_set1(1), out)); }
 
 /* A polynomial where 1 - exp(-2|z|) would cancel, 1 - 2 / (exp(2|z|) + 1) beyond. */
-static inline ALWAYS_INLINE V FN(tanh_forward)(V z, int half) {
-    (void)half;
+static inline ALWAYS_INLINE V FN(tanh_forward)(V z, int half, const REAL *p) {
     const V a = v_abs(z), square = v_mul(z, z);
     const V near = v_fma(v_mul(z, square), POLYNOMIAL(square, TANH_REST), z);
     V power;
     const V w = FN(sigmoid_of_normal)(v_mul(v_min(v_set1(30), a), v_set1(2 * LOG2_E)), NULL, &power);
     return v_select(v_gt(a, v_set1((REAL)0.625)), v_copysign(v_fnma(v_set1(2), w, v_set1(1)), z), near);
 }
-static inline ALWAYS_INLINE V FN(tanh_derivative)(V out, int half) { (void)half; return v_mul(v_sub(v_set1(1), out), v_add(v_set1(1), out)); }
+static inline ALWAYS_INLINE V FN(tanh_derivative)(V out, int half, const REAL *p) { return v_mul(v_sub(v_set1(1), out), v_add(v_set1(1), out)); }
 
 /* With a constant id these fold to the one function. */
-static inline ALWAYS_INLINE V FN(activation_forward)(int id, V z, int half) {
-#define FGE_FORWARD_CASE(name, kind) \
-    case FGE_##name: return FN(name##_forward)(z, half);
+#undef IF_BITS
+#undef IF_NOT_BITS
+#define IF_BITS(kind, value, otherwise) CONCATENATE(IF, kind)(value, otherwise)
+#ifndef IF_FGE_RESERVE_BITS
+#define IF_FGE_RESERVE_BITS(value, otherwise) value
+#define IF_FGE_RESERVE_NONE(value, otherwise) otherwise
+#define IF_FGE_RESERVE_Z(value, otherwise) otherwise
+#define IF_FGE_RESERVE_OUT(value, otherwise) otherwise
+#endif
+static inline ALWAYS_INLINE V FN(activation_forward)(int id, V z, int half, const REAL *p) {
+#define FGE_FORWARD_CASE(name, kind, ...) \
+    case FGE_##name: return FN(name##_forward)(z, half, p);
     switch (id) { FGE_ACTIVATIONS(FGE_FORWARD_CASE) }
 #undef FGE_FORWARD_CASE
     return z;
 }
-static inline ALWAYS_INLINE V FN(activation_derivative)(int id, V state, int half) {
-#define FGE_DERIVATIVE_CASE(name, kind) \
-    case FGE_##name: return FN(name##_derivative)(state, half);
+static inline ALWAYS_INLINE V FN(activation_derivative)(int id, V state, int half, const REAL *p) {
+#define FGE_DERIVATIVE_CASE(name, kind, ...) \
+    case FGE_##name: return IF_BITS(kind, v_set1(1), FN(name##_derivative)(state, half, p));
     switch (id) { FGE_ACTIVATIONS(FGE_DERIVATIVE_CASE) }
 #undef FGE_DERIVATIVE_CASE
     return v_set1(1);
+}
+/* for those that reserve bits */
+static inline ALWAYS_INLINE VM FN(activation_bit)(int id, V z, const REAL *p) {
+#define FGE_BIT_CASE(name, kind, ...) \
+    case FGE_##name: return IF_BITS(kind, FN(name##_bit)(z, p), v_gt(z, v_set1(0)));
+    switch (id) { FGE_ACTIVATIONS(FGE_BIT_CASE) }
+#undef FGE_BIT_CASE
+    return v_gt(z, v_set1(0));
+}
+static inline ALWAYS_INLINE V FN(activation_masked)(int id, V gradient, VM bit, const REAL *p) {
+#define FGE_MASKED_CASE(name, kind, ...) \
+    case FGE_##name: return IF_BITS(kind, FN(name##_masked)(gradient, bit, p), gradient);
+    switch (id) { FGE_ACTIVATIONS(FGE_MASKED_CASE) }
+#undef FGE_MASKED_CASE
+    return gradient;
 }
 #endif

@@ -36,6 +36,7 @@ FGE_WIDE_FUNCTION(WIDE) FN(wide_scale)(WIDE x, WIDE n) {
     return (WIDE){{v_scale(x.of[0], n.of[0]), v_scale(x.of[1], n.of[1])}};
 }
 FGE_WIDE_FUNCTION(int) FN(wide_any)(WIDE_MASK m) { return (v_bits(m.of[0]) | v_bits(m.of[1])) != 0; }
+FGE_WIDE_FUNCTION(WIDE_MASK) FN(wide_both)(WIDE_MASK m, WIDE_MASK o) { return (WIDE_MASK){{v_both(m.of[0], o.of[0]), v_both(m.of[1], o.of[1])}}; }
 FGE_WIDE_FUNCTION(WIDE) FN(load_wide)(const REAL *from) { return (WIDE){{v_load(from), v_load(from + W)}}; }
 #undef FGE_WIDE_1
 #undef FGE_WIDE_2
@@ -52,6 +53,8 @@ FGE_WIDE_FUNCTION(WIDE) FN(load_wide)(const REAL *from) { return (WIDE){{v_load(
 #undef v_reciprocal
 #pragma push_macro("v_any")
 #undef v_any
+#pragma push_macro("v_both")
+#undef v_both
 #pragma push_macro("v_add")
 #undef v_add
 #pragma push_macro("v_sub")
@@ -113,10 +116,13 @@ FGE_WIDE_FUNCTION(WIDE) FN(load_wide)(const REAL *from) { return (WIDE){{v_load(
 #define v_residue(a, b, c) CONCATENATE(wide_residue, REAL_SUFFIX)(a, b, c)
 #define v_product(a, b, rest) CONCATENATE(wide_product, REAL_SUFFIX)(a, b, rest)
 #define v_reciprocal(a) CONCATENATE(wide_reciprocal, REAL_SUFFIX)(a)
+#define v_both(m, o) CONCATENATE(wide_both, REAL_SUFFIX)(m, o)
 #define v_any(m) CONCATENATE(wide_any, REAL_SUFFIX)(m)
 #include "activation.h"
 #undef v_any
 #pragma pop_macro("v_any")
+#undef v_both
+#pragma pop_macro("v_both")
 #undef v_reciprocal
 #pragma pop_macro("v_reciprocal")
 #undef V

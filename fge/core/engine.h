@@ -62,5 +62,5 @@ int64_t fge_even_tile(int64_t length, int64_t most, int64_t unit);
 static inline int64_t fge_operand_row_stride(const fge_operand *o) { return o->transposed ? o->col_stride : o->row_stride; }
 static inline int64_t fge_operand_col_stride(const fge_operand *o) { return o->transposed ? o->row_stride : o->col_stride; }
 /* its elements are there to be used as they are, in the accumulator's type */
-static inline int fge_operand_plain(const fge_operand *o) { return o->activation == 0 && !fge_is_half(o->dtype); }
+static inline int fge_operand_plain(const fge_operand *o) { return o->activation.id == 0 && !fge_is_half(o->dtype); }
 #endif

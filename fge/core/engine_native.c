@@ -68,7 +68,7 @@ static layout layout_of(const fge_plan *plan, const panels *w) {
 enum { SIDE_LEAST = 112, READY = 1, DERIVED = 4 }; /* costs of an element, a derivative's with it */
 
 static int64_t cost_of_tiles(const fge_gemm *g, int64_t p_tile, int64_t q_tile) {
-    const int64_t a_cost = g->a.activation ? DERIVED : READY, b_cost = g->b.activation ? DERIVED : READY;
+    const int64_t a_cost = g->a.activation.id ? DERIVED : READY, b_cost = g->b.activation.id ? DERIVED : READY;
     return fge_ceil_div(g->q, q_tile) * g->p * a_cost + fge_ceil_div(g->p, p_tile) * g->q * b_cost;
 }
 static void plan_packed(fge_plan *plan, const panels *w, int64_t tasks) {
@@ -135,7 +135,7 @@ static void read_panel(const fge_plan *plan, const panel *p, void *to, int64_t l
 /* The panel's corner, where it can be packed from memory as it is: contiguous rows of elements of `dtype`. */
 static const void *in_place(const panel *p, int dtype) {
     const fge_operand *o = p->operand;
-    if (o->activation != 0 || o->dtype != dtype || o->col_stride != 1 || p->column_sums) return NULL;
+    if (o->activation.id != 0 || o->dtype != dtype || o->col_stride != 1 || p->column_sums) return NULL;
     return fge_at(o->data, (p->along_r ? p->first : p->r0) * o->row_stride + (p->along_r ? p->r0 : p->first), dtype);
 }
 

@@ -29,16 +29,28 @@ typedef enum {
 /* How an activation keeps what its derivative needs. */
 typedef enum {
     FGE_RESERVE_NONE = 0, /* nothing */
-    FGE_RESERVE_BITS = 1, /* uint8 [m, fge_bits_row_bytes(n)], bit (n % 8, least significant first) of byte n / 8: z > 0 */
+    FGE_RESERVE_BITS = 1, /* uint8 [m, fge_bits_row_bytes(n)], bit (n % 8, least significant first) of byte n / 8: which of two slopes */
     FGE_RESERVE_Z = 2,    /* z in the dtype and shape of out */
-    FGE_RESERVE_OUT = 3   /* out itself: no second buffer */
+    FGE_RESERVE_OUT = 3   /* act(z), which is out itself as a rule: no second buffer */
 } fge_reserve_kind;
 
-/* Activations are known by name; ids run from 0 ("none") to fge_activation_count() - 1. */
+/* An activation and the numbers that some take. All zeros is "none". */
+enum { FGE_ACTIVATION_PARAMETERS = 2 };
+typedef struct {
+    int id;
+    double parameter[FGE_ACTIVATION_PARAMETERS];
+} fge_activation;
+
+/* Ids run from 0 ("none") to fge_activation_count() - 1. The form is what fge_activation_parse takes: the name alone, or for
+ * those with numbers "name(alpha)" and the like. */
 int fge_activation_count(void);
-const char *fge_activation_name(int activation);
-int fge_activation_find(const char *name); /* -1 where there is none of that name */
-fge_reserve_kind fge_activation_reserve(int activation);
+const char *fge_activation_name(int id);
+const char *fge_activation_form(int id);
+int fge_activation_parameters(int id);
+/* "relu", "clamp(-1, 1)"; the name alone has the numbers of its definition. NULL, or what is wrong: "" where there is no
+ * activation of that name, otherwise what its numbers must be. The text lasts as long as the program. */
+const char *fge_activation_parse(const char *text, fge_activation *activation);
+fge_reserve_kind fge_activation_reserve(int id);
 
 /* Bytes in one row of RELU bits for n columns: 16 * ceil(n / 128), cuBLASLt's RELU_AUX layout. */
 static inline int64_t fge_bits_row_bytes(int64_t n) { return 16 * ((n + 127) / 128); }
@@ -58,34 +70,71 @@ typedef struct {
 typedef struct {
     int64_t m, n, k;
     int dtype;           /* of x, y, out and a reserve of z */
-    int activation;
+    fge_activation activation;
     fge_in x, y;
     const void *bias;    /* NULL or n values */
     int bias_dtype;      /* dtype, or float32 where dtype is a half type */
     int64_t bias_stride;
     void *out;
     int64_t out_row_stride;
-    void *reserve;       /* NULL: not saved. Rows are packed: bits in fge_bits_row_bytes(n), z in n elements */
+    void *reserve;       /* NULL: not saved. Rows are packed: bits in fge_bits_row_bytes(n), z (and act(z)) in n elements */
+    /* [m, n] of dtype with unit column stride, or NULL: out = act(z + residual), where residual_at_out act(z) + residual. For an
+     * activation that reserves act(z), the latter leaves no such thing in out: it is written to reserve */
+    const void *residual;
+    int64_t residual_row_stride;
+    int residual_at_out;
 } fge_forward_args;
 
 typedef struct {
     int64_t m, n, k;
     int dtype;
-    int activation;
+    fge_activation activation;
     fge_in x, y;
     const void *reserve; /* as the forward wrote it; for FGE_RESERVE_OUT the forward's out, packed rows */
     fge_in out_grad;
     fge_out x_grad;      /* [m, k], or [k, m] where x_grad_transposed */
     int x_grad_transposed;
-    int x_activation;    /* the activation that produced x (0: none): x_grad is multiplied by its derivative */
+    fge_activation x_activation; /* the activation that produced x (id 0: none): x_grad is multiplied by its derivative */
     const void *x_reserve; /* its reserve, in the layout of x_grad, packed rows */
     fge_out y_grad;      /* [k, n], or [n, k] where y_grad_transposed */
     int y_grad_transposed;
     fge_out bias_grad;   /* [n]; row_stride is the distance of its elements */
+    fge_out z_grad;      /* [m, n]: dZ = out_grad * act'(reserve), rounded to its dtype */
 } fge_backward_args;
+
+/* A gated unit: out = act(x . w_gate + b_gate) * (x . w_up + b_up), and its gradients. The reserves are both pre-activations, z_gate and
+ * z_up, [m, n] of dtype, packed rows. Shapes of the weights are [k, n] as the product sees them; biases as in fge_forward_args. */
+typedef struct {
+    int64_t m, n, k;
+    int dtype;
+    fge_activation activation;
+    fge_in x, w_gate, w_up;
+    const void *b_gate, *b_up;
+    int b_gate_dtype, b_up_dtype;
+    int64_t b_gate_stride, b_up_stride;
+    void *out;
+    int64_t out_row_stride;
+    void *z_gate, *z_up; /* both NULL: not saved */
+} fge_glu_forward_args;
+
+typedef struct {
+    int64_t m, n, k;
+    int dtype;
+    fge_activation activation;
+    fge_in x, w_gate, w_up;
+    const void *z_gate, *z_up;
+    fge_in out_grad;
+    fge_out x_grad;                    /* [m, k]; it and the others may not accumulate */
+    fge_out w_gate_grad, w_up_grad;    /* [k, n], or [n, k] where w_grads_transposed */
+    int w_grads_transposed;
+    fge_out b_gate_grad, b_up_grad;    /* [n] */
+    void *gate_grad, *up_grad;         /* scratch of the caller's, [m, n] of dtype each: the gradients of z_gate and z_up */
+} fge_glu_backward_args;
 
 fge_status fge_forward(const fge_forward_args *args);
 fge_status fge_backward(const fge_backward_args *args);
+fge_status fge_glu_forward(const fge_glu_forward_args *args);
+fge_status fge_glu_backward(const fge_glu_backward_args *args);
 
 /* Threads. 0 in fge_set_num_threads restores the default (affinity and cgroup quota, FGE_NUM_THREADS,
  * OMP_NUM_THREADS). Results do not depend on the number. */

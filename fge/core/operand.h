@@ -21,6 +21,7 @@ static inline ALWAYS_INLINE void FN(read_rows)(const fge_operand *o, const void 
                                               int64_t row0, int64_t rows, int64_t col0, int64_t cols, void *to, int64_t ld,
                                               int to_dtype, REAL *column_sums, int activation, int dtype) {
     const int derived = fge_reserve_kind_of(activation) != FGE_RESERVE_NONE;
+    const REAL p[] = PARAMETERS_OF(o->activation);
 #define STATE_OF(i) (derived ? FN(state_row)(o->reserve, o->reserve_stride, row0 + (i), activation, dtype) : NULL)
 #if FGE_WIDE
     const int reads_state = derived && fge_reserve_kind_of(activation) != FGE_RESERVE_BITS;
@@ -37,7 +38,7 @@ static inline ALWAYS_INLINE void FN(read_rows)(const fge_operand *o, const void 
             if (derived) FN(fetch)(from, at + cols, from_dtype);
             if (reads_state) FN(fetch)(state, col0 + j + cols, dtype);
             WIDE v = {{FN(load_as)(from, at, W, from_dtype), FN(load_as)(from, at + W, W, from_dtype)}};
-            v = FN(times_derivative_wide)(v, activation, dtype, state, col0 + j, state, col0 + j + W, W);
+            v = FN(times_derivative_wide)(v, activation, p, dtype, state, col0 + j, state, col0 + j + W, W);
 #pragma GCC unroll 2
             for (int s = 0; s < 2; s++)
                 FN(finish_read)(v.of[s], W, to, i * ld + j + s * W, to_dtype, column_sums ? column_sums + j + s * W : NULL, derived, dtype);
@@ -55,7 +56,7 @@ static inline ALWAYS_INLINE void FN(read_rows)(const fge_operand *o, const void 
                         if (reads_state) FN(fetch)(row ? above : state, col0 + j + cols, dtype);
                     }
                     WIDE v = {{FN(load_as)(from, at - from_stride, n, from_dtype), FN(load_as)(from, at, n, from_dtype)}};
-                    v = FN(times_derivative_wide)(v, activation, dtype, above, col0 + j, state, col0 + j, n);
+                    v = FN(times_derivative_wide)(v, activation, p, dtype, above, col0 + j, state, col0 + j, n);
                     for (int s = 0; s < 2; s++)
                         FN(finish_read)(v.of[s], n, to, (i - 1 + s) * ld + j, to_dtype, column_sums ? column_sums + j : NULL, derived, dtype);
                 }
@@ -66,7 +67,7 @@ static inline ALWAYS_INLINE void FN(read_rows)(const fge_operand *o, const void 
         for (int64_t j = wide; j < cols; j += W) {
             const int n = FN(lanes)(cols - j);
             V v = FN(load_as)(from, i * from_stride + j, n, from_dtype);
-            v = FN(times_derivative)(v, activation, dtype, state, col0 + j, n);
+            v = FN(times_derivative)(v, activation, p, dtype, state, col0 + j, n);
             FN(finish_read)(v, n, to, i * ld + j, to_dtype, column_sums ? column_sums + j : NULL, derived, dtype);
         }
     }
@@ -109,9 +110,9 @@ static void FN(read)(const fge_operand *o, int64_t row0, int64_t rows, int64_t c
         from = to;
         from_stride = ld;
         from_dtype = REAL_DTYPE;
-        if (o->activation == FGE_none && !column_sums && to_dtype == REAL_DTYPE) return;
+        if (o->activation.id == FGE_none && !column_sums && to_dtype == REAL_DTYPE) return;
     }
-    if ((cols == NR || cols == MR) && ld == cols && o->activation == FGE_none && from_dtype == REAL_DTYPE && to_dtype == REAL_DTYPE && !column_sums) {
+    if ((cols == NR || cols == MR) && ld == cols && o->activation.id == FGE_none && from_dtype == REAL_DTYPE && to_dtype == REAL_DTYPE && !column_sums) {
         if (cols == NR) FN(copy_panel)((const REAL *)from, from_stride, rows, (REAL *)to, NR);
         else FN(copy_panel)((const REAL *)from, from_stride, rows, (REAL *)to, MR);
         return;
@@ -135,7 +136,7 @@ static void FN(read)(const fge_operand *o, int64_t row0, int64_t rows, int64_t c
         else FGE_READ_BODY(id, REAL_DTYPE, REAL_DTYPE, dtype);                     \
         return;
 #if REAL_IS_F32
-#define FGE_READ_CASE(name, kind)                  \
+#define FGE_READ_CASE(name, ...)                  \
     case FGE_##name:                               \
         switch (o->dtype) {                        \
         FGE_READ_DTYPE(FGE_##name, FGE_FLOAT32)    \
@@ -144,11 +145,11 @@ static void FN(read)(const fge_operand *o, int64_t row0, int64_t rows, int64_t c
         }                                          \
         return;
 #else
-#define FGE_READ_CASE(name, kind)                  \
+#define FGE_READ_CASE(name, ...)                  \
     case FGE_##name:                               \
         FGE_READ_BODY(FGE_##name, FGE_FLOAT64, FGE_FLOAT64, FGE_FLOAT64); return;
 #endif
-    switch (o->activation) { FGE_ACTIVATIONS(FGE_READ_CASE) }
+    switch (o->activation.id) { FGE_ACTIVATIONS(FGE_READ_CASE) }
 #undef FGE_READ_CASE
 #undef FGE_READ_DTYPE
 #undef FGE_READ_HALVES

@@ -17,10 +17,18 @@ typedef struct {
     int64_t row_stride, col_stride;
     int dtype;
     int transposed;        /* the product sees [cols, rows] */
-    int activation;
+    fge_activation activation;
     const void *reserve;
     int64_t reserve_stride; /* one row: bytes of bits, elements of z or out */
 } fge_operand;
+
+/* A second operand of the epilogue, elementwise. */
+typedef enum {
+    FGE_NO_OTHER = 0,
+    FGE_ADD_TO_Z = 1,
+    FGE_ADD_TO_OUT = 2,  /* act(z) + other */
+    FGE_TIMES_OTHER = 3  /* act(z) * other */
+} fge_other_role;
 
 /* What happens to finished sums: z = sum + bias, out = act(z), reserve; or out (+)= sum * act'(state). */
 typedef struct {
@@ -29,10 +37,16 @@ typedef struct {
     int out_dtype;
     int accumulate;
     const void *bias;       /* q values of REAL, or NULL */
-    int activation;
+    fge_activation activation;
     void *reserve;          /* NULL: not saved */
+    fge_reserve_kind reserve_kind; /* what is kept in it */
+    int reserve_dtype;
     int64_t reserve_stride;
-    int state_activation;   /* its derivative multiplies the sum; 0: none */
+    const void *other;      /* of REAL or of the dtype of the operands; rows other_stride apart */
+    fge_other_role other_role;
+    int other_dtype;
+    int64_t other_stride;
+    fge_activation state_activation; /* its derivative multiplies the sum; id 0: none */
     const void *state;
     int state_dtype;
     int64_t state_stride;

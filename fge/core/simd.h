@@ -10,7 +10,7 @@
  *   v_product      a * b, exactly, as a sum of two
  *   v_residue      a * b + c where c is about -a * b: what rounding had taken off, exactly
  *   v_quotient     a / b within a unit in the last place, for a and b in the middle of the range; v_reciprocal is 1 / a
- *   v_any          whether a lane of the mask is set
+ *   v_any          whether a lane of the mask is set; v_both is one mask and another
  *   v_scale        x * 2^n, n integral and x * 2^(n + 149) normal (1074 for double); v_scale_normal: the result is normal. Results below the normal range are made
  *                  from integers: where arithmetic gives such numbers, x86 takes a hundred times as long
  *   v_load_n       n <= W lanes, zeros behind; v_store_n writes n lanes
@@ -35,6 +35,7 @@
 #undef v_quotient
 #undef v_reciprocal
 #undef v_any
+#undef v_both
 #define v_any(m) (v_bits(m) != 0)
 #undef v_fma
 #undef v_fnma
@@ -79,6 +80,7 @@
 #define v_round(a) _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
 #define v_scale(x, n) avx512_scale32(x, n)
 #define v_scale_normal(x, n) _mm512_scalef_ps(x, n)
+#define v_both(m, o) ((VM)((m) & (o)))
 #define v_bits(m) ((unsigned)(m))
 #define v_from_bits(b) ((__mmask16)(b))
 #define v_keep(m, a) _mm512_maskz_mov_ps(m, a)
@@ -131,6 +133,7 @@ static inline __m512 avx512_scale32(__m512 x, __m512 n) {
 #define v_round(a) _mm512_roundscale_pd(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
 #define v_scale(x, n) avx512_scale64(x, n)
 #define v_scale_normal(x, n) _mm512_scalef_pd(x, n)
+#define v_both(m, o) ((VM)((m) & (o)))
 #define v_bits(m) ((unsigned)(m))
 #define v_from_bits(b) ((__mmask8)(b))
 #define v_keep(m, a) _mm512_maskz_mov_pd(m, a)
@@ -178,6 +181,7 @@ static inline __m512d avx512_scale64(__m512d x, __m512d n) {
 #define v_round(a) _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
 #define v_scale(x, n) avx2_scale32(x, n)
 #define v_scale_normal(x, n) avx2_scaled32(x, n)
+#define v_both(m, o) _mm256_and_ps(m, o)
 #define v_bits(m) ((unsigned)_mm256_movemask_ps(m))
 #define v_from_bits(b) avx2_from_bits32(b)
 #define v_keep(m, a) _mm256_and_ps(m, a)
@@ -234,6 +238,7 @@ static inline __m256 avx2_scale32(__m256 x, __m256 n) {
 #define v_round(a) _mm256_round_pd(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
 #define v_scale(x, n) avx2_scale64(x, n)
 #define v_scale_normal(x, n) avx2_scaled64(x, n)
+#define v_both(m, o) _mm256_and_pd(m, o)
 #define v_bits(m) ((unsigned)_mm256_movemask_pd(m))
 #define v_from_bits(b) avx2_from_bits64(b)
 #define v_keep(m, a) _mm256_and_pd(m, a)
@@ -304,6 +309,7 @@ typedef int64_t portable_i64 __attribute__((vector_size(16)));
 #define v_round(a) P_(portable_round)(a)
 #define v_scale(x, n) P_(portable_scale)(x, n)
 #define v_scale_normal(x, n) v_scale(x, n)
+#define v_both(m, o) ((m) & (o))
 #define v_bits(m) P_(portable_bits)(m)
 #define v_from_bits(b) P_(portable_from_bits)(b)
 #define v_keep(m, a) ((V)((m) & (VM)(a)))

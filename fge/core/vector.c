@@ -7,8 +7,8 @@
 static int streamable(const fge_operand *o) { return o->col_stride == 1 || o->row_stride == 1; }
 
 /* dZ as the matrix is left to the engine: its derivative has to be multiplied in */
-static int a_is_vector(const fge_gemm *g) { return g->p == 1 && g->b.activation == 0; }
-static int b_is_vector(const fge_gemm *g) { return g->q == 1 && g->a.activation == 0; }
+static int a_is_vector(const fge_gemm *g) { return g->p == 1 && g->b.activation.id == 0; }
+static int b_is_vector(const fge_gemm *g) { return g->q == 1 && g->a.activation.id == 0; }
 
 int fge_vector_serves(const fge_gemm *g) { return !g->sums && (a_is_vector(g) || b_is_vector(g)); }
 
