@@ -10,11 +10,14 @@ from fge._kernels import (
     activations,
     fused_gemm_epilogue,
     fused_gemm_epilogue_grad,
+    fused_glu,
+    fused_glu_grad,
     get_num_threads,
     relu_bits_shape,
     reserve_kind,
     set_num_threads,
 )
+from fge._mlp import fused_mlp, fused_mlp_grad
 from fge._settings import config, engine, engines, isa, isas, show_config, threads
 from fge._version import __version__
 
@@ -28,6 +31,10 @@ __all__ = [
     "engines",
     "fused_gemm_epilogue",
     "fused_gemm_epilogue_grad",
+    "fused_glu",
+    "fused_glu_grad",
+    "fused_mlp",
+    "fused_mlp_grad",
     "get_num_threads",
     "isa",
     "isas",

@@ -55,11 +55,69 @@ def fused_gemm_epilogue_grad(
     trans_y: bool = False,
     activation: str = "none",
     *,
+    needs: tuple[bool, bool, bool],
+    x_activation: str = "none",
+    x_reserve: _Array | None = None,
+    accumulate_into: Sequence[_Array | None] = (None, None, None),
+    residual_at: Literal["z", "out"] = "z",
+) -> tuple[_Array | None, _Array | None, _Array | None]: ...
+@overload
+def fused_gemm_epilogue_grad(
+    x: NDArray[_Real],
+    y: NDArray[_Real],
+    reserve: _Array | None,
+    out_grad: NDArray[_Real],
+    trans_x: bool = False,
+    trans_y: bool = False,
+    activation: str = "none",
+    *,
+    needs: tuple[bool, bool, bool, bool],
+    x_activation: str = "none",
+    x_reserve: _Array | None = None,
+    accumulate_into: Sequence[_Array | None] = (None, None, None),
+    residual_at: Literal["z", "out"] = "z",
+) -> tuple[_Array | None, _Array | None, _Array | None, _Array | None]: ...
+@overload
+def fused_gemm_epilogue_grad(
+    x: NDArray[_Real],
+    y: NDArray[_Real],
+    reserve: _Array | None,
+    out_grad: NDArray[_Real],
+    trans_x: bool = False,
+    trans_y: bool = False,
+    activation: str = "none",
+    *,
     needs: Sequence[bool],
     x_activation: str = "none",
     x_reserve: _Array | None = None,
     accumulate_into: Sequence[_Array | None] = (None, None, None),
     residual_at: Literal["z", "out"] = "z",
+) -> tuple[_Array | None, ...]: ...
+
+# --- gated unit ------------------------------------------------------------------------------------------
+
+def fused_glu(
+    x: NDArray[_Real],
+    w_gate: NDArray[_Real],
+    w_up: NDArray[_Real],
+    b_gate: _Array | None = None,
+    b_up: _Array | None = None,
+    activation: str = "silu",
+    *,
+    trans_w: bool = False,
+    save_reserve: bool = True,
+    out: NDArray[_Real] | None = None,
+) -> tuple[NDArray[_Real], tuple[NDArray[_Real], NDArray[_Real]] | None]: ...
+def fused_glu_grad(
+    x: NDArray[_Real],
+    w_gate: NDArray[_Real],
+    w_up: NDArray[_Real],
+    reserve: Sequence[NDArray[_Real]] | None,
+    out_grad: NDArray[_Real],
+    activation: str = "silu",
+    *,
+    trans_w: bool = False,
+    needs: Sequence[bool] = (True, True, True, True, True),
 ) -> tuple[_Array | None, ...]: ...
 
 # --- threads ---------------------------------------------------------------------------------------------

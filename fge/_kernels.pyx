@@ -662,6 +662,11 @@ cdef int64_t _packed_row_bytes(int activation, int64_t cols, int64_t item_size) 
     return fge_bits_row_bytes(cols) if fge_activation_reserve(activation) == FGE_RESERVE_BITS else cols * item_size
 
 
+# --- gated unit ------------------------------------------------------------------------------------------------------
+
+include "_glu.pxi"
+
+
 # --- threads, engines, configuration: the C side of fge._settings ---------------------------------------------------
 
 cdef extern from "core/threads.h" nogil:

@@ -14,7 +14,8 @@ import torch
 from fge._kernels cimport (
     FGE_BFLOAT16, FGE_FLOAT16, FGE_FLOAT32, FGE_FLOAT64, FGE_NO_ENGINE, FGE_NO_MEMORY, FGE_OK,
     FGE_RESERVE_BITS, FGE_RESERVE_NONE, FGE_RESERVE_OUT, FGE_RESERVE_Z, activation_checked, activation_reserve,
-    backward as core_backward, fge_activation, fge_backward_args, fge_forward_args, fge_in, fge_out, forward as core_forward,
+    backward as core_backward, fge_activation, fge_backward_args, fge_forward_args, fge_glu_backward_args,
+    fge_glu_forward_args, glu_backward as core_glu_backward, glu_forward as core_glu_forward, fge_in, fge_out, forward as core_forward,
 )
 
 cdef object Tensor = torch.Tensor
@@ -329,8 +330,11 @@ cdef int describe_gradient(tensor, int dtype, int64_t row_stride, fge_out *gradi
     return 0
 
 
-def backward(out_grad, x, weight, reserve, activation, bias_dtype):
-    """The gradients of `forward`. Arguments, results and errors are those of `empty_gradients`."""
+def backward(out_grad, x, weight, reserve, activation, bias_dtype, x_activation="none", x_reserve=None):
+    """The gradients of `forward`. Arguments, results and errors are those of `empty_gradients`.
+
+    Where x was itself made by `x_activation`, x_grad is multiplied by its derivative, from the reserve of that call.
+    """
     cdef Backward call = Backward(out_grad, x, weight, reserve, activation, bias_dtype)
     cdef fge_backward_args args
     cdef fge_in matrix
@@ -338,6 +342,11 @@ def backward(out_grad, x, weight, reserve, activation, bias_dtype):
     memset(&args, 0, sizeof(args))
     args.activation, args.dtype = call.activation, call.dtype
     args.m, args.n, args.k = product(call.shape[:-1]), call.shape[-1], call.k
+    args.x_activation = activation_checked(x_activation, "x_activation")
+    if weight is not None and activation_reserve(args.x_activation.id) != FGE_RESERVE_NONE:
+        check_reserve(x_reserve, args.x_activation.id, x_activation, out_grad, call.shape[:-1] + (call.k,))
+        x_reserve = owner(x_reserve, &args.x_reserve).contiguous()
+        args.x_reserve = address(x_reserve)
     out_grad = rows_of(out_grad, call.shape, &args.out_grad)
     if x is not None:
         x = rows_of(x, call.shape[:-1] + (call.k,), &args.x)
@@ -360,6 +369,129 @@ def backward(out_grad, x, weight, reserve, activation, bias_dtype):
     if status != FGE_OK:
         raise_status(status)
     return call.grads()
+
+
+def activate(z, activation):
+    """act(z) of a tensor z alone, contiguous: a product with K = 0 and z as its residual."""
+    cdef fge_forward_args args
+    cdef int status
+    memset(&args, 0, sizeof(args))
+    args.activation = activation_checked(activation, "activation")
+    args.dtype = dtype_of(z, "z")
+    cdef tuple shape = shape_of(z, "z")
+    z = z.contiguous()
+    out = empty(z, shape)
+    args.m, args.n = product(shape[:-1]), shape[-1]
+    z = owner(z, &args.residual)
+    args.residual_row_stride = args.out_row_stride = args.n
+    args.out = address(out)
+    with nogil:
+        status = core_forward(&args)
+    if status != FGE_OK:
+        raise_status(status)
+    return out
+
+
+# --- a gated unit ----------------------------------------------------------------------------------------------------
+
+cdef void as_product_sees(fge_in *weight) noexcept:
+    """[N, K] as [K, N]."""
+    weight.row_stride, weight.col_stride = weight.col_stride, weight.row_stride
+
+
+cdef int check_glu(x, w_gate, w_up) except -1:
+    cdef int dtype = dtype_of(x, "x")
+    cdef tuple shape = shape_of(x, "x"), of_gate
+    check_fits(w_gate, "w_gate", dtype, x, "x")
+    check_fits(w_up, "w_up", dtype, x, "x")
+    of_gate = shape_of(w_gate, "w_gate")
+    check_rank_2(of_gate)
+    if len(shape) == 0 or shape[-1] != of_gate[1]:
+        raise ValueError(f"x has shape {shape}; its last axis must have length in_features = {of_gate[1]} to match "
+                         f"w_gate of shape {of_gate}")
+    if shape_of(w_up, "w_up") != of_gate:
+        raise ValueError(f"w_up has shape {shape_of(w_up, 'w_up')}; it must have that of w_gate, {of_gate}")
+    return dtype
+
+
+def glu_forward(x, w_gate, w_up, b_gate, b_up, activation, save_reserve):
+    """(out, z_gate, z_up) of act(x @ w_gate.T + b_gate) * (x @ w_up.T + b_up); both z are None unless saved.
+
+    x [.., K], weights [N, K], biases [N] or None, of one dtype (biases may be float32 beside half types).
+    """
+    cdef fge_glu_forward_args args
+    cdef fge_in matrix
+    cdef int status
+    memset(&args, 0, sizeof(args))
+    args.activation = activation_checked(activation, "activation")
+    args.dtype = check_glu(x, w_gate, w_up)
+    cdef tuple shape = shape_of(x, "x"), of_weight = shape_of(w_gate, "w_gate"), out_shape
+    args.n, args.k = of_weight
+    args.m = product(shape[:-1])
+    x, w_gate, w_up = rows_of(x, shape, &args.x), rows_of(w_gate, of_weight, &args.w_gate), rows_of(w_up, of_weight, &args.w_up)
+    as_product_sees(&args.w_gate)
+    as_product_sees(&args.w_up)
+    if b_gate is not None:
+        args.b_gate_dtype = check_bias(b_gate, of_weight, args.dtype, x)
+        b_gate = rows_of(b_gate, of_weight[:1], &matrix)
+        args.b_gate, args.b_gate_stride = matrix.data, matrix.col_stride
+    if b_up is not None:
+        args.b_up_dtype = check_bias(b_up, of_weight, args.dtype, x)
+        b_up = rows_of(b_up, of_weight[:1], &matrix)
+        args.b_up, args.b_up_stride = matrix.data, matrix.col_stride
+    out_shape = shape[:-1] + of_weight[:1]
+    out = empty(x, out_shape)
+    z_gate = z_up = None
+    args.out, args.out_row_stride = address(out), args.n
+    if save_reserve:
+        z_gate, z_up = empty(x, out_shape), empty(x, out_shape)
+        args.z_gate, args.z_up = address(z_gate), address(z_up)
+    with nogil:
+        status = core_glu_forward(&args)
+    if status != FGE_OK:
+        raise_status(status)
+    return out, z_gate, z_up
+
+
+def glu_backward(out_grad, x, w_gate, w_up, z_gate, z_up, activation, needs, b_gate_dtype, b_up_dtype):
+    """The five gradients of `glu_forward`, None where `needs` says so; those of biases in the dtypes given."""
+    cdef fge_glu_backward_args args
+    cdef int status
+    memset(&args, 0, sizeof(args))
+    args.activation = activation_checked(activation, "activation")
+    args.dtype = check_glu(x, w_gate, w_up)
+    cdef tuple shape = shape_of(x, "x"), of_weight = shape_of(w_gate, "w_gate"), out_shape
+    args.n, args.k = of_weight
+    args.m = product(shape[:-1])
+    out_shape = shape[:-1] + of_weight[:1]
+    for name, tensor in (("out_grad", out_grad), ("z_gate", z_gate), ("z_up", z_up)):
+        check_fits(tensor, name, args.dtype, x, "x")
+        if shape_of(tensor, name) != out_shape:
+            raise ValueError(f"{name} has shape {shape_of(tensor, name)}; it must have that of out, {out_shape}")
+    x, w_gate, w_up = rows_of(x, shape, &args.x), rows_of(w_gate, of_weight, &args.w_gate), rows_of(w_up, of_weight, &args.w_up)
+    as_product_sees(&args.w_gate)
+    as_product_sees(&args.w_up)
+    out_grad = rows_of(out_grad, out_shape, &args.out_grad)
+    z_gate, z_up = z_gate.contiguous(), z_up.contiguous()
+    args.z_gate, args.z_up = address(z_gate), address(z_up)
+    gate_grad, up_grad = empty(x, out_shape), empty(x, out_shape)
+    args.gate_grad, args.up_grad = address(gate_grad), address(up_grad)
+    args.w_grads_transposed = True
+    shapes = (shape, of_weight, of_weight, of_weight[:1], of_weight[:1])
+    grads = [empty(x, of) if need else None for of, need in zip(shapes, needs)]
+    describe_gradient(grads[0], args.dtype, args.k, &args.x_grad)
+    describe_gradient(grads[1], args.dtype, args.k, &args.w_gate_grad)
+    describe_gradient(grads[2], args.dtype, args.k, &args.w_up_grad)
+    describe_gradient(grads[3], args.dtype, 1, &args.b_gate_grad)
+    describe_gradient(grads[4], args.dtype, 1, &args.b_up_grad)
+    with nogil:
+        status = core_glu_backward(&args)
+    if status != FGE_OK:
+        raise_status(status)
+    for i, dtype in ((3, b_gate_dtype), (4, b_up_dtype)):
+        if grads[i] is not None and grads[i].dtype is not dtype:
+            grads[i] = grads[i].to(dtype)
+    return tuple(grads)
 
 
 # --- who may call these directly -------------------------------------------------------------------------------------

@@ -221,7 +221,10 @@ def product(left, right, added, dtype, terms):
         value = value + added
         magnitude = magnitude + np.abs(added)
     bound = SUM_FACTOR * terms * epsilon(accumulator(dtype)) * magnitude
-    return Bounded(value, bound + flushed_in_products(dtype, terms, left, right))
+    subnormal = (
+        terms * 2.0 ** SMALLEST_SUBNORMAL_EXPONENT[accumulator(dtype)]
+    )  # each sum may be rounded there
+    return Bounded(value, bound + subnormal + flushed_in_products(dtype, terms, left, right))
 
 
 def stored(exact, dtype):

@@ -104,9 +104,29 @@ FORWARD = {
     "no such activation": (
         dict(activation="swish"),
         ValueError,
-        "(?s)'swish'" + "".join(f"(?=.*{a})" for a in ACTIVATIONS),
+        "(?s)'swish'" + "".join(f"(?=.*{a})" for a in fge.activations()),
     ),
     "capitals": (dict(activation="ReLU"), ValueError, "'ReLU'"),
+    **{
+        f"activation {text!r}": (dict(activation=text), ValueError, needed)
+        for text, needed in {
+            "relu(1)": "relu takes no number",
+            "leaky_relu()": "takes one number",
+            "leaky_relu(0.1, 2)": "takes one number",
+            "leaky_relu(nan)": "finite",
+            "leaky_relu(inf)": "finite",
+            "leaky_relu(0.1": "takes one number",
+            "leaky_relu(0.1) ": "behind its parenthesis",
+            "leaky_relu(0,1)": "takes one number",
+            "clamp(1)": "takes two numbers",
+            "clamp(2, 1)": "first isn't above",
+            "clamp(nan, 1)": "first isn't above",
+            "clamp(-1, 1)(2, 3)": "behind its parenthesis",
+            "swish(1)": "must be one of",
+            "": "must be one of",
+            "relu\0": "must be one of",
+        }.items()
+    },
     "activation is None": (dict(activation=None), (TypeError, ValueError), "activation"),
     "activation is a number": (dict(activation=1), (TypeError, ValueError), "activation"),
     "activation is a list": (dict(activation=["relu"]), (TypeError, ValueError), "activation"),
@@ -238,20 +258,24 @@ BACKWARD = {
     "no such activation": (
         dict(activation="swish"),
         ValueError,
-        "(?s)'swish'" + "".join(f"(?=.*{a})" for a in ACTIVATIONS),
+        "(?s)'swish'" + "".join(f"(?=.*{a})" for a in fge.activations()),
     ),
     "no such x_activation": (dict(x_activation="swish"), ValueError, "x_activation.*'swish'"),
     **{
         f"no reserve of {name}": (
             dict(activation=name, reserve=None),
             ValueError,
-            "activation " + MISSING.format(name),
+            "activation " + MISSING.format(name.partition("(")[0]),
         )
         for name, entry in ACTIVATIONS.items()
         if entry.reserve != "none"
     },
     **{
-        f"no x_reserve of {name}": (dict(x_activation=name), ValueError, f"x_activation '{name}' needs")
+        f"no x_reserve of {name}": (
+            dict(x_activation=name),
+            ValueError,
+            f"x_activation '{name.partition(chr(40))[0]}' needs",
+        )
         for name, entry in ACTIVATIONS.items()
         if entry.reserve != "none"
     },
@@ -299,7 +323,13 @@ BACKWARD = {
         r"\bx_reserve\b.*\(3, 16\).*\(4, 16\)",
     ),
     "two needs": (dict(needs=(True, True)), ValueError, r"\bneeds\b"),
-    "four needs": (dict(needs=(True,) * 4), ValueError, r"\bneeds\b"),
+    "five needs": (dict(needs=(True,) * 5), ValueError, r"\bneeds\b"),
+    "four accumulators for three needs": (
+        dict(accumulate_into=(None,) * 4),
+        ValueError,
+        r"\baccumulate_into\b",
+    ),
+    "no such residual_at": (dict(residual_at="x"), ValueError, "residual_at is 'x'; it must be 'z'"),
     "needs is a bool": (dict(needs=True), TypeError, r"\bneeds\b"),
     "needs is None": (dict(needs=None), TypeError, r"\bneeds\b"),
     "two accumulators": (dict(accumulate_into=(None, None)), ValueError, r"\baccumulate_into\b"),

@@ -39,10 +39,21 @@ def test_is_public_and_documented(name):
 def test_parameters_come_in_the_documented_order():
     """The positional order is that of Paddle's operators, so that a caller can move between them."""
     forward = list(inspect.signature(fge.fused_gemm_epilogue).parameters)
-    assert forward == ["x", "y", "bias", "trans_x", "trans_y", "activation", "save_reserve", "out"]
+    assert forward == [
+        "x",
+        "y",
+        "bias",
+        "trans_x",
+        "trans_y",
+        "activation",
+        "save_reserve",
+        "out",
+        "residual",
+        "residual_at",
+    ]
     backward = list(inspect.signature(fge.fused_gemm_epilogue_grad).parameters)
     assert backward[:7] == ["x", "y", "reserve", "out_grad", "trans_x", "trans_y", "activation"]
-    assert backward[7:] == ["needs", "x_activation", "x_reserve", "accumulate_into"]
+    assert backward[7:] == ["needs", "x_activation", "x_reserve", "accumulate_into", "residual_at"]
     for function, count in ((fge.fused_gemm_epilogue, 6), (fge.fused_gemm_epilogue_grad, 7)):
         kinds = [parameter.kind for parameter in inspect.signature(function).parameters.values()]
         assert all(kind is inspect.Parameter.KEYWORD_ONLY for kind in kinds[count:])

@@ -209,7 +209,7 @@ def hooked(module):
 
 
 LEFT = {
-    "LeakyReLU": (lambda: model_of(nn.LeakyReLU()), "followed by LeakyReLU"),
+    "ELU": (lambda: model_of(nn.ELU()), "followed by ELU"),
     "a subclass of the layer": (lambda: nn.Sequential(LoudLinear(2, 2), nn.ReLU()), "a LoudLinear"),
     "a Sequential of another forward": (
         lambda: Halved(nn.Linear(2, 2), nn.ReLU()),

@@ -16,6 +16,13 @@ ACTIVATIONS = {
     "silu": functional.silu,
     "sigmoid": torch.sigmoid,
     "tanh": torch.tanh,
+    "leaky_relu": functional.leaky_relu,
+    "relu6": functional.relu6,
+    "clamp": functional.hardtanh,
+    "sqrelu": lambda z: functional.relu(z).square(),
+    "hardswish": functional.hardswish,
+    "leaky_relu(0.3)": lambda z: functional.leaky_relu(z, 0.3),
+    "clamp(-0.5, 20)": lambda z: functional.hardtanh(z, -0.5, 20.0),
 }
 ACTIVATION_MODULES = {
     "relu": torch.nn.ReLU(),
@@ -24,6 +31,12 @@ ACTIVATION_MODULES = {
     "silu": torch.nn.SiLU(),
     "sigmoid": torch.nn.Sigmoid(),
     "tanh": torch.nn.Tanh(),
+    "leaky_relu(0.01)": torch.nn.LeakyReLU(),
+    "leaky_relu(0.3)": torch.nn.LeakyReLU(0.3),
+    "relu6": torch.nn.ReLU6(),
+    "clamp(-1.0, 1.0)": torch.nn.Hardtanh(),
+    "clamp(-0.5, 20.0)": torch.nn.Hardtanh(-0.5, 20),
+    "hardswish": torch.nn.Hardswish(),
 }
 
 
