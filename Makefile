@@ -3,7 +3,7 @@ PYTHON ?= python3
 TORCH ?= torch==2.13.0
 PADDLE ?= paddlepaddle==3.3.1
 
-.PHONY: bench test test-exhaustive clean
+.PHONY: bench test test-exhaustive fuzz stress clean
 
 bench: .venv-bench/ready
 	env -u OPENBLAS_CORETYPE .venv-bench/bin/python -m bench
@@ -13,6 +13,12 @@ test: .venv-test/ready
 
 test-exhaustive: .venv-test/ready
 	.venv-test/bin/python -m pytest -m "exhaustive or large" tests
+
+# make fuzz SECONDS=600 SEED=1
+SECONDS ?= 60
+SEED ?= 0
+fuzz stress: .venv-test/ready
+	.venv-test/bin/python tests/$@.py --seconds $(SECONDS) --seed $(SEED)
 
 # Built in place from the tree as it is each time (the tree's fge is what python -m finds first); tools are installed once.
 .venv-%/tools:
