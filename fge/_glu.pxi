@@ -15,21 +15,33 @@ cdef cnp.ndarray _weight(object w, str name, cnp.ndarray x, int64_t n, int64_t k
     return array
 
 
-cdef cnp.ndarray _bias(object bias, str name, cnp.ndarray x, int64_t n):
-    cdef cnp.ndarray array
-    if bias is None:
-        return None
-    array = _array(bias, name)
-    if _dtype_code(array) != _dtype_code(x) and not (_dtype_code(array) == FGE_FLOAT32 and cnp.PyArray_ITEMSIZE(x) == 2):
-        raise TypeError(f"{name} has dtype {array.dtype} and x has dtype {x.dtype}; it must have x's dtype"
-                        + (" or float32" if cnp.PyArray_ITEMSIZE(x) == 2 else ""))
-    _check_shape(array, name, (n,), "(N,)")
-    return array
+cdef class _GluOperands:
+    """The checked operands of a gated unit: their sizes and, once `describe` was called, how the core reads them."""
+    cdef fge_activation activation
+    cdef int dtype
+    cdef int64_t m, n, k
+    cdef bint trans_w
+    cdef cnp.ndarray x, w_gate, w_up
+    cdef tuple out_shape
+    cdef fge_in x_in, gate_in, up_in
 
+    def __cinit__(self, x, w_gate, w_up, activation, trans_w):
+        self.x, self.trans_w = _array(x, "x"), trans_w
+        self.activation = activation_checked(activation, "activation")
+        _check_rank(self.x, False)
+        self.dtype = _dtype_code(self.x)
+        self.k = cnp.PyArray_DIM(self.x, cnp.PyArray_NDIM(self.x) - 1)
+        self.m = _product(_shape(self.x)[:-1])
+        self.w_gate = _weight(w_gate, "w_gate", self.x, -1, self.k, self.trans_w)
+        self.n = cnp.PyArray_DIM(self.w_gate, 0 if self.trans_w else 1)
+        self.w_up = _weight(w_up, "w_up", self.x, self.n, self.k, self.trans_w)
+        self.out_shape = _shape(self.x)[:-1] + (self.n,)
 
-cdef _check_rank(cnp.ndarray x):
-    if cnp.PyArray_NDIM(x) < 2:
-        raise ValueError(f"x has shape {_shape(x)}; it must have rank 2 or more, [.., M, K]")
+    cdef describe(self):
+        self.x = _rows(_readable(self.x), False)
+        self.w_gate, self.w_up = _readable(self.w_gate), _readable(self.w_up)
+        self.x_in = _matrix(self.x, False)
+        self.gate_in, self.up_in = _matrix(self.w_gate, self.trans_w), _matrix(self.w_up, self.trans_w)
 
 
 def fused_glu(x, w_gate, w_up, b_gate=None, b_up=None, activation="silu", *, trans_w=False, save_reserve=True, out=None):
@@ -58,47 +70,33 @@ def fused_glu(x, w_gate, w_up, b_gate=None, b_up=None, activation="silu", *, tra
     ------
     TypeError, ValueError, MemoryError : as `fused_gemm_epilogue`; nothing was written
     """
-    cdef cnp.ndarray xa = _array(x, "x"), ga, ua, bg, bu, oa, target, zg = None, zu = None
-    cdef bint tw = trans_w, in_place = True
+    cdef _GluOperands of = _GluOperands(x, w_gate, w_up, activation, trans_w)
+    cdef cnp.dtype descr = _dtype(of.x)
+    cdef cnp.ndarray bg = _bias(b_gate, "b_gate", of.x), bu = _bias(b_up, "b_up", of.x), zg = None, zu = None
+    cdef str to_match = "to match w_gate"
+    _check_bias_shape(bg, "b_gate", of.n, to_match)
+    _check_bias_shape(bu, "b_up", of.n, to_match)
+    cdef cnp.ndarray oa, target
+    if out is None:
+        oa = np.empty(of.out_shape, descr)
+        target = oa.reshape(of.m, of.n)
+    else:
+        oa = _given_out(out, of.x, of.out_shape,
+                        (("x", of.x), ("w_gate", of.w_gate), ("w_up", of.w_up), ("b_gate", bg), ("b_up", bu)))
+        target = _rows_in_place(oa, of.m, of.n)
+    cdef bint in_place = target is not None
+    if not in_place:
+        target = np.empty((of.m, of.n), descr)
     cdef fge_glu_forward_args args
     memset(&args, 0, sizeof(args))
-    args.activation = activation_checked(activation, "activation")
-    _check_rank(xa)
-    cdef tuple shape = _shape(xa)
-    args.k = cnp.PyArray_DIM(xa, cnp.PyArray_NDIM(xa) - 1)
-    args.m = _product(shape[:-1])
-    ga = _weight(w_gate, "w_gate", xa, -1, args.k, tw)
-    args.n = cnp.PyArray_DIM(ga, 0 if tw else 1)
-    ua = _weight(w_up, "w_up", xa, args.n, args.k, tw)
-    bg, bu = _bias(b_gate, "b_gate", xa, args.n), _bias(b_up, "b_up", xa, args.n)
-    cdef cnp.dtype descr = _dtype(xa)
-    args.dtype = _dtype_code(xa)
-    shape = shape[:-1] + (args.n,)
-    if out is None:
-        oa = np.empty(shape, descr)
-        target = oa.reshape(args.m, args.n)
-    else:
-        oa = _array(out, "out")
-        _check_same_dtype(xa, oa, "out")
-        _check_shape(oa, "out", shape, "[.., M, N]")
-        _check_written(oa, "out", (("x", xa), ("w_gate", ga), ("w_up", ua), ("b_gate", bg), ("b_up", bu)))
-        target = _rows_in_place(oa, args.m, args.n)
-        if target is None:
-            in_place = False
-            target = np.empty((args.m, args.n), descr)
     if save_reserve:
-        zg, zu = np.empty(shape, descr), np.empty(shape, descr)
+        zg, zu = np.empty(of.out_shape, descr), np.empty(of.out_shape, descr)
         args.z_gate, args.z_up = cnp.PyArray_DATA(zg), cnp.PyArray_DATA(zu)
-    xa, ga, ua = _rows(_readable(xa), False), _readable(ga), _readable(ua)
-    args.x, args.w_gate, args.w_up = _matrix(xa, False), _matrix(ga, tw), _matrix(ua, tw)
-    if bg is not None:
-        bg = _readable(bg)
-        args.b_gate, args.b_gate_dtype = cnp.PyArray_DATA(bg), _dtype_code(bg)
-        args.b_gate_stride = cnp.PyArray_STRIDE(bg, 0) // cnp.PyArray_ITEMSIZE(bg)
-    if bu is not None:
-        bu = _readable(bu)
-        args.b_up, args.b_up_dtype = cnp.PyArray_DATA(bu), _dtype_code(bu)
-        args.b_up_stride = cnp.PyArray_STRIDE(bu, 0) // cnp.PyArray_ITEMSIZE(bu)
+    of.describe()
+    args.activation, args.dtype, args.m, args.n, args.k = of.activation, of.dtype, of.m, of.n, of.k
+    args.x, args.w_gate, args.w_up = of.x_in, of.gate_in, of.up_in
+    bg = _describe_bias(bg, &args.b_gate, &args.b_gate_dtype, &args.b_gate_stride)
+    bu = _describe_bias(bu, &args.b_up, &args.b_up_dtype, &args.b_up_stride)
     args.out = cnp.PyArray_DATA(target)
     args.out_row_stride = cnp.PyArray_STRIDE(target, 0) // descr.itemsize
     cdef fge_status status
@@ -107,7 +105,7 @@ def fused_glu(x, w_gate, w_up, b_gate=None, b_up=None, activation="silu", *, tra
     if status != FGE_OK:
         _raise_status(status)
     if not in_place:
-        np.copyto(oa, (<object>target).reshape(shape))
+        np.copyto(oa, (<object>target).reshape(of.out_shape))
     return oa, (zg, zu) if save_reserve else None
 
 
@@ -133,23 +131,11 @@ def fused_glu_grad(x, w_gate, w_up, reserve, out_grad, activation="silu", *, tra
     ------
     TypeError, ValueError, MemoryError : as in the forward; ValueError where the reserve is missing
     """
-    cdef cnp.ndarray xa = _array(x, "x"), ga, ua, da = _array(out_grad, "out_grad"), zg, zu
-    cdef bint tw = trans_w
-    cdef fge_glu_backward_args args
-    memset(&args, 0, sizeof(args))
-    args.activation = activation_checked(activation, "activation")
-    _check_rank(xa)
-    _check_same_dtype(xa, da, "out_grad")
-    cdef tuple x_shape = _shape(xa), shape
-    args.k = cnp.PyArray_DIM(xa, cnp.PyArray_NDIM(xa) - 1)
-    args.m = _product(x_shape[:-1])
-    ga = _weight(w_gate, "w_gate", xa, -1, args.k, tw)
-    args.n = cnp.PyArray_DIM(ga, 0 if tw else 1)
-    ua = _weight(w_up, "w_up", xa, args.n, args.k, tw)
-    cdef cnp.dtype descr = _dtype(xa)
-    args.dtype = _dtype_code(xa)
-    shape = x_shape[:-1] + (args.n,)
-    _check_shape(da, "out_grad", shape, "out's")
+    cdef _GluOperands of = _GluOperands(x, w_gate, w_up, activation, trans_w)
+    cdef cnp.dtype descr = _dtype(of.x)
+    cdef cnp.ndarray da = _array(out_grad, "out_grad"), zg, zu
+    _check_same_dtype(of.x, da, "out_grad")
+    _check_shape(da, "out_grad", of.out_shape, "out's")
     if reserve is None:
         raise ValueError("fused_glu_grad needs the reserve that the forward returned; got None (was it called with "
                          "save_reserve=False?)")
@@ -158,23 +144,26 @@ def fused_glu_grad(x, w_gate, w_up, reserve, out_grad, activation="silu", *, tra
     pair = []
     for name, z in zip(("reserve[0]", "reserve[1]"), reserve):
         array = _array(z, name)
-        _check_same_dtype(xa, array, name)
-        _check_shape(array, name, shape, "out's")
+        _check_same_dtype(of.x, array, name)
+        _check_shape(array, name, of.out_shape, "out's")
         pair.append(np.ascontiguousarray(_readable(array)))
     zg, zu = pair
     wanted = _values(needs, "needs", 5, 5)
-    xa, ga, ua = _rows(_readable(xa), False), _readable(ga), _readable(ua)
+    cdef tuple shapes = (_shape(of.x), _shape(of.w_gate), _shape(of.w_up), (of.n,), (of.n,))
+    of.describe()
     da = _rows(_readable(da), False)
-    args.x, args.w_gate, args.w_up, args.out_grad = _matrix(xa, False), _matrix(ga, tw), _matrix(ua, tw), _matrix(da, False)
+    cdef fge_glu_backward_args args
+    memset(&args, 0, sizeof(args))
+    args.activation, args.dtype, args.m, args.n, args.k = of.activation, of.dtype, of.m, of.n, of.k
+    args.x, args.w_gate, args.w_up, args.out_grad = of.x_in, of.gate_in, of.up_in, _matrix(da, False)
     args.z_gate, args.z_up = cnp.PyArray_DATA(zg), cnp.PyArray_DATA(zu)
-    cdef cnp.ndarray gate_grad = np.empty((args.m, args.n), descr), up_grad = np.empty((args.m, args.n), descr)
+    cdef cnp.ndarray gate_grad = np.empty((of.m, of.n), descr), up_grad = np.empty((of.m, of.n), descr)
     args.gate_grad, args.up_grad = cnp.PyArray_DATA(gate_grad), cnp.PyArray_DATA(up_grad)
-    args.w_grads_transposed = tw
-    shapes = (x_shape, _shape(ga), _shape(ua), (args.n,), (args.n,))
-    grads = [np.empty(of, descr) if need else None for of, need in zip(shapes, wanted)]
-    args.x_grad = _packed_gradient(grads[0], args.k)
-    args.w_gate_grad = _packed_gradient(grads[1], args.k if tw else args.n)
-    args.w_up_grad = _packed_gradient(grads[2], args.k if tw else args.n)
+    args.w_grads_transposed = of.trans_w
+    grads = [np.empty(shape, descr) if need else None for shape, need in zip(shapes, wanted)]
+    args.x_grad = _packed_gradient(grads[0], of.k)
+    args.w_gate_grad = _packed_gradient(grads[1], of.k if of.trans_w else of.n)
+    args.w_up_grad = _packed_gradient(grads[2], of.k if of.trans_w else of.n)
     args.b_gate_grad, args.b_up_grad = _packed_gradient(grads[3], 1), _packed_gradient(grads[4], 1)
     cdef fge_status status
     with nogil:

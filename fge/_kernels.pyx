@@ -202,13 +202,17 @@ cdef _check_same_dtype(cnp.ndarray x, cnp.ndarray other, str name):
         raise TypeError(f"x has dtype {x.dtype} and {name} has dtype {other.dtype}; they must be the same")
 
 
+cdef _check_rank(cnp.ndarray x, bint trans_x):
+    if cnp.PyArray_NDIM(x) < 2:
+        raise ValueError(f"x has shape {_shape(x)}; it must have rank 2 or more, [.., M, K]"
+                         + (" ([.., K, M] with trans_x=True)" if trans_x else ""))
+
+
 cdef Sizes _sizes(cnp.ndarray x, cnp.ndarray y, bint trans_x, bint trans_y) except *:
     """m counts all rows. Raises where ranks or K don't fit."""
     cdef Sizes s
     cdef int rank = cnp.PyArray_NDIM(x), axis
-    if rank < 2:
-        raise ValueError(f"x has shape {_shape(x)}; it must have rank 2 or more, [.., M, K]"
-                         + (" ([.., K, M] with trans_x=True)" if trans_x else ""))
+    _check_rank(x, trans_x)
     if cnp.PyArray_NDIM(y) != 2:
         raise ValueError(f"y has shape {_shape(y)}; it must have rank 2, " + ("[N, K] with trans_y=True" if trans_y else "[K, N]"))
     s.k = cnp.PyArray_DIM(x, rank - 2 if trans_x else rank - 1)
@@ -269,6 +273,49 @@ cdef _check_written(cnp.ndarray a, str name, tuple others):
             raise ValueError(f"{name} overlaps {other_name}; it must be memory of its own")
 
 
+cdef cnp.ndarray _given_out(object out, cnp.ndarray x, tuple shape, tuple inputs):
+    """The caller's array for the result, checked."""
+    cdef cnp.ndarray array = _array(out, "out")
+    _check_same_dtype(x, array, "out")
+    _check_shape(array, "out", shape, "[.., M, N]")
+    _check_written(array, "out", inputs)
+    return array
+
+
+# --- biases ----------------------------------------------------------------------------------------------------------
+
+cdef cnp.ndarray _bias(object bias, str name, cnp.ndarray x):
+    """A bias of x's dtype, or float32 beside a half type; None for None."""
+    if bias is None:
+        return None
+    cdef cnp.ndarray array = _array(bias, name)
+    cdef bint half = cnp.PyArray_ITEMSIZE(x) == 2
+    cdef int dtype = _dtype_code(array)
+    if dtype != _dtype_code(x) and not (dtype == FGE_FLOAT32 and half):
+        raise TypeError(f"{name} has dtype {array.dtype} and x has dtype {x.dtype}; {name} must have x's dtype"
+                        + (" or float32" if half else ""))
+    return array
+
+
+cdef bint _fits_bias(cnp.ndarray bias, int64_t n) noexcept:
+    return bias is None or (cnp.PyArray_NDIM(bias) == 1 and cnp.PyArray_DIM(bias, 0) == n)
+
+
+cdef _check_bias_shape(cnp.ndarray bias, str name, int64_t n, str to_match):
+    if not _fits_bias(bias, n):
+        raise ValueError(f"{name} has shape {_shape(bias)}; it must have shape (N,) = ({n},) {to_match}")
+
+
+cdef cnp.ndarray _describe_bias(cnp.ndarray bias, const void **data, int *dtype, int64_t *stride):
+    """Fills in how the core reads a bias, if there is one; answers the array that owns the memory."""
+    if bias is not None:
+        bias = _readable(bias)
+        data[0] = cnp.PyArray_DATA(bias)
+        dtype[0] = _dtype_code(bias)
+        stride[0] = cnp.PyArray_STRIDE(bias, 0) // cnp.PyArray_ITEMSIZE(bias)
+    return bias
+
+
 cdef _raise_status(fge_status status):
     from fge import _settings
     if status == FGE_NO_MEMORY:
@@ -323,17 +370,11 @@ def fused_gemm_epilogue(x, y, bias=None, trans_x=False, trans_y=False, activatio
     args.dtype = _dtype_code(xa)
     args.activation = act
     at_out = _is_at_out(residual_at)
-    if bias is not None:
-        ba = _array(bias, "bias")
-        args.bias_dtype = _dtype_code(ba)
-        if args.bias_dtype != args.dtype and not (args.bias_dtype == FGE_FLOAT32 and descr.itemsize == 2):
-            raise TypeError(f"bias has dtype {ba.dtype} and x has dtype {descr}; bias must have x's dtype"
-                            + (" or float32" if descr.itemsize == 2 else ""))
+    ba = _bias(bias, "bias", xa)
     cdef Sizes s = _sizes(xa, ya, tx, ty)
     args.m, args.n, args.k = s.m, s.n, s.k
-    if ba is not None and (cnp.PyArray_NDIM(ba) != 1 or cnp.PyArray_DIM(ba, 0) != s.n):
-        raise ValueError(f"bias has shape {_shape(ba)}; it must have shape (N,) = ({s.n},) to match y of shape {_shape(ya)}"
-                         + (" with trans_y=True" if ty else ""))
+    if not _fits_bias(ba, s.n):
+        _check_bias_shape(ba, "bias", s.n, f"to match y of shape {_shape(ya)}" + (" with trans_y=True" if ty else ""))
 
     cdef cnp.npy_intp dims[2]
     cdef int rank = cnp.PyArray_NDIM(xa)
@@ -343,10 +384,7 @@ def fused_gemm_epilogue(x, y, bias=None, trans_x=False, trans_y=False, activatio
         _check_same_dtype(xa, added, "residual")
         _check_shape(added, "residual", _out_shape(xa, tx, s.n), "[.., M, N]")
     if out is not None:
-        oa = _array(out, "out")
-        _check_same_dtype(xa, oa, "out")
-        _check_shape(oa, "out", _out_shape(xa, tx, s.n), "[.., M, N]")
-        _check_written(oa, "out", (("x", xa), ("y", ya), ("bias", ba), ("residual", added)))
+        oa = _given_out(out, xa, _out_shape(xa, tx, s.n), (("x", xa), ("y", ya), ("bias", ba), ("residual", added)))
         target = _rows_in_place(oa, s.m, s.n)
         if target is None:
             in_place = False
@@ -378,10 +416,7 @@ def fused_gemm_epilogue(x, y, bias=None, trans_x=False, trans_y=False, activatio
     ya = _readable(ya)
     args.x = _matrix(xa, tx)
     args.y = _matrix(ya, ty)
-    if ba is not None:
-        ba = _readable(ba)
-        args.bias = cnp.PyArray_DATA(ba)
-        args.bias_stride = cnp.PyArray_STRIDE(ba, 0) // cnp.PyArray_ITEMSIZE(ba)
+    ba = _describe_bias(ba, &args.bias, &args.bias_dtype, &args.bias_stride)
     if added is not None:
         added = _packed_rows(added, s.m, s.n)
         args.residual = cnp.PyArray_DATA(added)

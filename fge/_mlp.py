@@ -1,5 +1,7 @@
 """Two layers with an activation between them, act(x @ w1 + b1) @ w2 + b2, on numpy arrays."""
 
+import contextlib
+
 import numpy as np
 
 from fge._kernels import fused_gemm_epilogue, fused_gemm_epilogue_grad, reserve_kind
@@ -11,6 +13,15 @@ def check_checkpoint_lvl(checkpoint_lvl):
             f"checkpoint_lvl is {checkpoint_lvl!r}; it must be 0 (save all), 1 (recompute the activation's output) or "
             "2 (recompute the pre-activation too)"
         )
+
+
+@contextlib.contextmanager
+def naming(where):
+    """Errors of the operator name its own arguments: say what these are in the layer that it was called for."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{error} (in {where})") from None
 
 
 def keeps(activation, checkpoint_lvl):
@@ -46,10 +57,12 @@ def fused_mlp(
     """
     check_checkpoint_lvl(checkpoint_lvl)
     with_hidden, with_reserve = keeps(activation, checkpoint_lvl)
-    hidden, reserve = fused_gemm_epilogue(
-        x, w1, b1, False, trans_w, activation, save_reserve=save_reserve and with_reserve
-    )
-    result, _ = fused_gemm_epilogue(hidden, w2, b2, False, trans_w, save_reserve=False, out=out)
+    with naming("the first layer, where y is w1 and bias is b1"):
+        hidden, reserve = fused_gemm_epilogue(
+            x, w1, b1, False, trans_w, activation, save_reserve=save_reserve and with_reserve
+        )
+    with naming("the second layer, where x is act(x @ w1 + b1), y is w2 and bias is b2"):
+        result, _ = fused_gemm_epilogue(hidden, w2, b2, False, trans_w, save_reserve=False, out=out)
     if not save_reserve:
         return result, None
     return result, (hidden if with_hidden else None, reserve if with_reserve else None)
@@ -108,20 +121,22 @@ def fused_mlp_grad(
             hidden = activate(kept, activation)
         else:
             hidden = kept  # of hidden's shape; its values aren't read
-    dz, w2_grad, b2_grad = fused_gemm_epilogue_grad(
-        hidden,
-        w2,
-        None,
-        out_grad,
-        False,
-        trans_w,
-        needs=(any(of_first), *needs[3:]),
-        x_activation=activation,
-        x_reserve=hidden if kind == "out" else kept,
-    )
+    with naming("the second layer, where x is act(x @ w1 + b1) and y is w2"):
+        dz, w2_grad, b2_grad = fused_gemm_epilogue_grad(
+            hidden,
+            w2,
+            None,
+            out_grad,
+            False,
+            trans_w,
+            needs=(any(of_first), *needs[3:]),
+            x_activation=activation,
+            x_reserve=hidden if kind == "out" else kept,
+        )
     if not any(of_first):
         return None, None, None, w2_grad, b2_grad
-    first = fused_gemm_epilogue_grad(x, w1, None, dz, False, trans_w, needs=of_first)
+    with naming("the first layer, where y is w1 and out_grad is the gradient of x @ w1 + b1"):
+        first = fused_gemm_epilogue_grad(x, w1, None, dz, False, trans_w, needs=of_first)
     return (*first, w2_grad, b2_grad)
 
 

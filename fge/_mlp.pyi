@@ -1,4 +1,5 @@
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -9,6 +10,7 @@ _Array: TypeAlias = NDArray[Any]
 _Reserve: TypeAlias = Sequence[_Array | None]
 
 def check_checkpoint_lvl(checkpoint_lvl: int) -> None: ...
+def naming(where: str) -> AbstractContextManager[None]: ...
 def keeps(activation: str, checkpoint_lvl: int) -> tuple[bool, bool]: ...
 def fused_mlp(
     x: NDArray[_Real],

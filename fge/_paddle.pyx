@@ -18,7 +18,7 @@ import paddle
 
 from fge._kernels cimport (
     FGE_BFLOAT16, FGE_FLOAT16, FGE_FLOAT32, FGE_FLOAT64, FGE_NO_ENGINE, FGE_NO_MEMORY, FGE_OK,
-    FGE_RESERVE_BITS, FGE_RESERVE_NONE, FGE_RESERVE_Z, activation_checked, activation_plain, activation_reserve, fge_activation,
+    FGE_RESERVE_BITS, FGE_RESERVE_NONE, FGE_RESERVE_Z, activation_plain, activation_reserve, fge_activation,
     backward as core_backward, fge_backward_args, fge_bits_row_bytes, fge_forward_args,
     forward as core_forward,
 )

@@ -89,23 +89,23 @@ cdef int check_device(tensor, str name, first, str first_name) except -1:
     return 0
 
 
-cdef int check_rank_2(tuple weight) except -1:
+cdef int check_rank_2(tuple weight, str name="weight") except -1:
     if len(weight) != 2:
-        raise ValueError(f"weight has shape {weight}; it must have rank 2, [out_features, in_features]")
+        raise ValueError(f"{name} has shape {weight}; it must have rank 2, [out_features, in_features]")
     return 0
 
 
-cdef int check_bias(bias, tuple weight, int dtype, x) except -1:
+cdef int check_bias(bias, tuple weight, int dtype, x, str name="bias", str weight_name="weight") except -1:
     """The fge_dtype of the bias."""
-    cdef int bias_dtype = dtype_of(bias, "bias")
+    cdef int bias_dtype = dtype_of(bias, name)
     if bias_dtype != dtype and not (bias_dtype == FGE_FLOAT32 and is_half(dtype)):
-        raise TypeError(f"bias has dtype {bias.dtype} and x has dtype {x.dtype}; bias must have x's dtype"
+        raise TypeError(f"{name} has dtype {bias.dtype} and x has dtype {x.dtype}; {name} must have x's dtype"
                         + (" or float32" if is_half(dtype) else ""))
-    check_device(bias, "bias", x, "x")
-    cdef tuple shape = shape_of(bias, "bias")
+    check_device(bias, name, x, "x")
+    cdef tuple shape = shape_of(bias, name)
     if len(shape) != 1 or shape[0] != weight[0]:
-        raise ValueError(f"bias has shape {shape}; it must have shape (out_features,) = ({weight[0]},) "
-                         f"to match weight of shape {weight}")
+        raise ValueError(f"{name} has shape {shape}; it must have shape (out_features,) = ({weight[0]},) "
+                         f"to match {weight_name} of shape {weight}")
     return bias_dtype
 
 
@@ -394,24 +394,45 @@ def activate(z, activation):
 
 # --- a gated unit ----------------------------------------------------------------------------------------------------
 
-cdef void as_product_sees(fge_in *weight) noexcept:
-    """[N, K] as [K, N]."""
-    weight.row_stride, weight.col_stride = weight.col_stride, weight.row_stride
+cdef class Glu:
+    """A checked call of a gated unit: its sizes, and how the core reads x [.., K] and the weights [N, K]."""
+    cdef fge_activation activation
+    cdef int dtype
+    cdef int64_t m, n, k
+    cdef tuple x_shape, weight_shape, out_shape
+    cdef fge_in x, w_gate, w_up
+    cdef object owners
 
+    def __cinit__(self, x, w_gate, w_up, activation):
+        self.activation = activation_checked(activation, "activation")
+        self.dtype = dtype_of(x, "x")
+        check_fits(w_gate, "w_gate", self.dtype, x, "x")
+        check_fits(w_up, "w_up", self.dtype, x, "x")
+        self.x_shape, self.weight_shape = shape_of(x, "x"), shape_of(w_gate, "w_gate")
+        check_rank_2(self.weight_shape, "w_gate")
+        self.n, self.k = self.weight_shape
+        if len(self.x_shape) == 0 or self.x_shape[-1] != self.k:
+            raise ValueError(f"x has shape {self.x_shape}; its last axis must have length in_features = {self.k} to match "
+                             f"w_gate of shape {self.weight_shape}")
+        if shape_of(w_up, "w_up") != self.weight_shape:
+            raise ValueError(f"w_up has shape {shape_of(w_up, 'w_up')}; it must have that of w_gate, {self.weight_shape}")
+        self.m = product(self.x_shape[:-1])
+        self.out_shape = self.x_shape[:-1] + self.weight_shape[:1]
+        self.owners = (rows_of(x, self.x_shape, &self.x), rows_of(w_gate, self.weight_shape, &self.w_gate),
+                       rows_of(w_up, self.weight_shape, &self.w_up))
+        # [N, K] as [K, N]
+        self.w_gate.row_stride, self.w_gate.col_stride = self.w_gate.col_stride, self.w_gate.row_stride
+        self.w_up.row_stride, self.w_up.col_stride = self.w_up.col_stride, self.w_up.row_stride
 
-cdef int check_glu(x, w_gate, w_up) except -1:
-    cdef int dtype = dtype_of(x, "x")
-    cdef tuple shape = shape_of(x, "x"), of_gate
-    check_fits(w_gate, "w_gate", dtype, x, "x")
-    check_fits(w_up, "w_up", dtype, x, "x")
-    of_gate = shape_of(w_gate, "w_gate")
-    check_rank_2(of_gate)
-    if len(shape) == 0 or shape[-1] != of_gate[1]:
-        raise ValueError(f"x has shape {shape}; its last axis must have length in_features = {of_gate[1]} to match "
-                         f"w_gate of shape {of_gate}")
-    if shape_of(w_up, "w_up") != of_gate:
-        raise ValueError(f"w_up has shape {shape_of(w_up, 'w_up')}; it must have that of w_gate, {of_gate}")
-    return dtype
+    cdef bias(self, tensor, str name, x, const void **data, int *dtype, int64_t *stride):
+        """Fills in how the core reads a bias, if there is one; answers the tensor that owns the memory."""
+        cdef fge_in matrix
+        if tensor is None:
+            return None
+        dtype[0] = check_bias(tensor, self.weight_shape, self.dtype, x, name, "w_gate")
+        tensor = rows_of(tensor, self.weight_shape[:1], &matrix)
+        data[0], stride[0] = matrix.data, matrix.col_stride
+        return tensor
 
 
 def glu_forward(x, w_gate, w_up, b_gate, b_up, activation, save_reserve):
@@ -419,32 +440,19 @@ def glu_forward(x, w_gate, w_up, b_gate, b_up, activation, save_reserve):
 
     x [.., K], weights [N, K], biases [N] or None, of one dtype (biases may be float32 beside half types).
     """
+    cdef Glu call = Glu(x, w_gate, w_up, activation)
     cdef fge_glu_forward_args args
-    cdef fge_in matrix
     cdef int status
     memset(&args, 0, sizeof(args))
-    args.activation = activation_checked(activation, "activation")
-    args.dtype = check_glu(x, w_gate, w_up)
-    cdef tuple shape = shape_of(x, "x"), of_weight = shape_of(w_gate, "w_gate"), out_shape
-    args.n, args.k = of_weight
-    args.m = product(shape[:-1])
-    x, w_gate, w_up = rows_of(x, shape, &args.x), rows_of(w_gate, of_weight, &args.w_gate), rows_of(w_up, of_weight, &args.w_up)
-    as_product_sees(&args.w_gate)
-    as_product_sees(&args.w_up)
-    if b_gate is not None:
-        args.b_gate_dtype = check_bias(b_gate, of_weight, args.dtype, x)
-        b_gate = rows_of(b_gate, of_weight[:1], &matrix)
-        args.b_gate, args.b_gate_stride = matrix.data, matrix.col_stride
-    if b_up is not None:
-        args.b_up_dtype = check_bias(b_up, of_weight, args.dtype, x)
-        b_up = rows_of(b_up, of_weight[:1], &matrix)
-        args.b_up, args.b_up_stride = matrix.data, matrix.col_stride
-    out_shape = shape[:-1] + of_weight[:1]
-    out = empty(x, out_shape)
+    args.activation, args.dtype, args.m, args.n, args.k = call.activation, call.dtype, call.m, call.n, call.k
+    args.x, args.w_gate, args.w_up = call.x, call.w_gate, call.w_up
+    b_gate = call.bias(b_gate, "b_gate", x, &args.b_gate, &args.b_gate_dtype, &args.b_gate_stride)
+    b_up = call.bias(b_up, "b_up", x, &args.b_up, &args.b_up_dtype, &args.b_up_stride)
+    out = empty(x, call.out_shape)
     z_gate = z_up = None
     args.out, args.out_row_stride = address(out), args.n
     if save_reserve:
-        z_gate, z_up = empty(x, out_shape), empty(x, out_shape)
+        z_gate, z_up = empty(x, call.out_shape), empty(x, call.out_shape)
         args.z_gate, args.z_up = address(z_gate), address(z_up)
     with nogil:
         status = core_glu_forward(&args)
@@ -455,30 +463,24 @@ def glu_forward(x, w_gate, w_up, b_gate, b_up, activation, save_reserve):
 
 def glu_backward(out_grad, x, w_gate, w_up, z_gate, z_up, activation, needs, b_gate_dtype, b_up_dtype):
     """The five gradients of `glu_forward`, None where `needs` says so; those of biases in the dtypes given."""
+    cdef Glu call = Glu(x, w_gate, w_up, activation)
     cdef fge_glu_backward_args args
     cdef int status
-    memset(&args, 0, sizeof(args))
-    args.activation = activation_checked(activation, "activation")
-    args.dtype = check_glu(x, w_gate, w_up)
-    cdef tuple shape = shape_of(x, "x"), of_weight = shape_of(w_gate, "w_gate"), out_shape
-    args.n, args.k = of_weight
-    args.m = product(shape[:-1])
-    out_shape = shape[:-1] + of_weight[:1]
     for name, tensor in (("out_grad", out_grad), ("z_gate", z_gate), ("z_up", z_up)):
-        check_fits(tensor, name, args.dtype, x, "x")
-        if shape_of(tensor, name) != out_shape:
-            raise ValueError(f"{name} has shape {shape_of(tensor, name)}; it must have that of out, {out_shape}")
-    x, w_gate, w_up = rows_of(x, shape, &args.x), rows_of(w_gate, of_weight, &args.w_gate), rows_of(w_up, of_weight, &args.w_up)
-    as_product_sees(&args.w_gate)
-    as_product_sees(&args.w_up)
-    out_grad = rows_of(out_grad, out_shape, &args.out_grad)
+        check_fits(tensor, name, call.dtype, x, "x")
+        if shape_of(tensor, name) != call.out_shape:
+            raise ValueError(f"{name} has shape {shape_of(tensor, name)}; it must have that of out, {call.out_shape}")
+    memset(&args, 0, sizeof(args))
+    args.activation, args.dtype, args.m, args.n, args.k = call.activation, call.dtype, call.m, call.n, call.k
+    args.x, args.w_gate, args.w_up = call.x, call.w_gate, call.w_up
+    out_grad = rows_of(out_grad, call.out_shape, &args.out_grad)
     z_gate, z_up = z_gate.contiguous(), z_up.contiguous()
     args.z_gate, args.z_up = address(z_gate), address(z_up)
-    gate_grad, up_grad = empty(x, out_shape), empty(x, out_shape)
+    gate_grad, up_grad = empty(x, call.out_shape), empty(x, call.out_shape)
     args.gate_grad, args.up_grad = address(gate_grad), address(up_grad)
     args.w_grads_transposed = True
-    shapes = (shape, of_weight, of_weight, of_weight[:1], of_weight[:1])
-    grads = [empty(x, of) if need else None for of, need in zip(shapes, needs)]
+    shapes = (call.x_shape, call.weight_shape, call.weight_shape, call.weight_shape[:1], call.weight_shape[:1])
+    grads = [empty(x, shape) if need else None for shape, need in zip(shapes, needs)]
     describe_gradient(grads[0], args.dtype, args.k, &args.x_grad)
     describe_gradient(grads[1], args.dtype, args.k, &args.w_gate_grad)
     describe_gradient(grads[2], args.dtype, args.k, &args.w_up_grad)

@@ -11,7 +11,7 @@ from torch.compiler import is_compiling
 
 from fge import _torch
 from fge._kernels import reserve_kind
-from fge._mlp import check_checkpoint_lvl, keeps
+from fge._mlp import check_checkpoint_lvl, keeps, naming
 from fge._torch_function import _autocast, linear_act
 
 
@@ -107,8 +107,10 @@ def _dtype(tensor):
 class _Mlp(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, w1, b1, w2, b2, activation, checkpoint_lvl):
-        hidden, reserve = _torch.forward(x, w1, b1, activation, any(ctx.needs_input_grad[:4]))
-        out, _ = _torch.forward(hidden, w2, b2, "none", False)
+        with naming("the first layer, where weight is w1 and bias is b1"):
+            hidden, reserve = _torch.forward(x, w1, b1, activation, any(ctx.needs_input_grad[:4]))
+        with naming("the second layer, where x is act(x @ w1.T + b1), weight is w2 and bias is b2"):
+            out, _ = _torch.forward(hidden, w2, b2, "none", False)
         with_hidden, with_reserve = keeps(activation, checkpoint_lvl)
         ctx.save_for_backward(
             x, w1, b1, w2, b2, hidden if with_hidden else None, reserve if with_reserve else None

@@ -13,6 +13,7 @@ from reference import (
     assert_within,
     epsilon,
     forward,
+    make_reserve,
     random,
     random_operands,
     rng_for,
@@ -40,21 +41,7 @@ def assert_close(actual, expected, magnitude, dtype, terms, what):
 
 
 def slope(activation, z):
-    entry = ACTIVATIONS[activation]
-    if entry.reserve == "none":
-        return np.ones_like(z)
-    reserved = entry.reserved(z)
-    if entry.reserve == "bits":
-        return (
-            entry.slope_formula(np, reserved.astype(np.float64))
-            if entry.exact
-            else np.where(reserved, 1.0, _below(entry))
-        )
-    return entry.slope(reserved)
-
-
-def _below(entry):
-    return float(entry.forward(-1.0)) / -1.0
+    return slope_from_reserve(activation, make_reserve(activation, z, FLOAT64), z.shape, FLOAT64).value
 
 
 # --- residual --------------------------------------------------------------------------------------------------------
@@ -238,8 +225,12 @@ def test_mlp_errors():
         fge.fused_mlp_grad(x, w1, b1, w2, saved, out, checkpoint_lvl=2)
     with pytest.raises(ValueError, match="five"):
         fge.fused_mlp_grad(x, w1, b1, w2, saved, out, needs=(True,) * 3)
-    with pytest.raises(ValueError, match="K = "):
+    with pytest.raises(ValueError, match="K = .*first layer, where y is w1"):
         fge.fused_mlp(x, w2, b1, w2, b2)
+    with pytest.raises(ValueError, match="bias has shape .*second layer, .* bias is b2"):
+        fge.fused_mlp(x, w1, b1, w2, b1)
+    with pytest.raises(TypeError, match="y has dtype .*second layer, .* y is w2"):
+        fge.fused_mlp(x, w1, b1, w2.astype(np.float64), b2)
 
 
 # --- fused_glu -------------------------------------------------------------------------------------------------------

@@ -176,7 +176,7 @@ def test_errors():
         (lambda: fused_mlp(x, w1, b1, w2.float(), b2), TypeError, "weight"),
         (lambda: fused_glu(x, w1, w1[:3]), ValueError, "w_up"),
         (lambda: fused_glu(x, w1, w1.float()), TypeError, "w_up"),
-        (lambda: fused_glu(x, w1, w1, b2), ValueError, "bias"),
+        (lambda: fused_glu(x, w1, w1, b2), ValueError, "b_gate"),
         (lambda: fused_glu(x.numpy(), w1, w1), TypeError, "x"),
         (lambda: fused_glu(x, w1, w1, activation="swish"), ValueError, "'swish'"),
     ):

@@ -302,7 +302,6 @@ static inline ALWAYS_INLINE V FN(tanh_derivative)(V out, int half, const REAL *p
 
 /* With a constant id these fold to the one function. */
 #undef IF_BITS
-#undef IF_NOT_BITS
 #define IF_BITS(kind, value, otherwise) CONCATENATE(IF, kind)(value, otherwise)
 #ifndef IF_FGE_RESERVE_BITS
 #define IF_FGE_RESERVE_BITS(value, otherwise) value

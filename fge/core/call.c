@@ -1,3 +1,4 @@
+/* What the forward, the backward and the gated unit share: operands, the memory of a call, biases and their gradients. */
 #include "call.h"
 
 #include "activation.h"
@@ -29,7 +30,6 @@ static fge_operand by_contiguous_rows(fge_operand o) {
 int64_t fge_reserve_stride(int activation, int64_t cols) {
     return fge_reserve_kind_of(activation) == FGE_RESERVE_BITS ? fge_bits_row_bytes(cols) : cols;
 }
-
 
 void fge_set_derivative(fge_operand *o, fge_activation activation, const void *reserve) {
     if (fge_reserve_kind_of(activation.id) == FGE_RESERVE_NONE) return;

@@ -197,8 +197,8 @@ static void FN(with_other)(const fge_epilogue *e, REAL *sums, int64_t ld, int64_
         const int64_t at = (row0 + i) * e->other_stride + col0;
         for (int64_t j = 0; j < cols; j += W) {
             const int n = FN(lanes)(cols - j);
-            const V sum = v_load_n(sums + i * ld + j, n), other = FN(load_as)(e->other, at + j, n, dtype);
-            v_store_n(sums + i * ld + j, e->other_role == FGE_TIMES_OTHER ? v_mul(sum, other) : v_add(sum, other), n);
+            const V sum = FN(load_as)(sums, i * ld + j, n, REAL_DTYPE), other = FN(load_as)(e->other, at + j, n, dtype);
+            FN(store_as)(sums, i * ld + j, e->other_role == FGE_TIMES_OTHER ? v_mul(sum, other) : v_add(sum, other), n, REAL_DTYPE);
         }
     }
 }
