@@ -18,9 +18,10 @@ import paddle
 
 from fge._kernels cimport (
     FGE_BFLOAT16, FGE_FLOAT16, FGE_FLOAT32, FGE_FLOAT64, FGE_NO_ENGINE, FGE_NO_MEMORY, FGE_OK,
-    FGE_RESERVE_BITS, FGE_RESERVE_NONE, FGE_RESERVE_Z, activation_plain, activation_reserve, fge_activation,
-    backward as core_backward, fge_backward_args, fge_bits_row_bytes, fge_forward_args,
-    forward as core_forward,
+    FGE_RESERVE_BITS, FGE_RESERVE_NONE, FGE_RESERVE_Z, activation_plain, activation_reserve,
+    backward as core_backward, fge_activation, fge_backward_args, fge_bits_row_bytes, fge_forward_args,
+    fge_glu_backward_args, fge_glu_forward_args, fge_in, fge_out, forward as core_forward,
+    glu_backward as core_glu_backward, glu_forward as core_glu_forward,
 )
 
 include "_paddle_capi.pxi"
@@ -148,7 +149,7 @@ cdef void forward_kernel(void *device, void *x_source, void *y_source, void *bia
     activation = paddle_activation(activation_name)
     good = (activation.id >= 0
             and read_tensor(&x, x_source) and read_tensor(&y, y_source) and read_tensor(&bias, bias_source)
-            and set_problem(&problem, &x, &y, trans_x, trans_y) and check_bias(&problem, &bias)
+            and set_problem(&problem, &x, "y", &y, trans_x, trans_y) and check_bias(&problem, "bias", &bias, "y")
             and allocate_as(device, out, problem.dtype, problem.m * problem.n, &out_data))
     if good and reserve != NULL and activation_reserve(activation.id) == FGE_RESERVE_BITS:
         reserve_data = allocate_bits(device, reserve, problem.m, problem.n)
@@ -212,7 +213,7 @@ cdef void backward_kernel(void *device, void *x_source, void *y_source, void *re
         good = activation.id >= 0
     good = (good and read_tensor(&x, x_source) and read_tensor(&y, y_source)
             and read_tensor(&out_grad, out_grad_source)
-            and set_problem(&problem, &x, &y, trans_x, trans_y) and check_out_grad(&problem, &out_grad)
+            and set_problem(&problem, &x, "y", &y, trans_x, trans_y) and check_shape_of_out(&problem, "out_grad", &out_grad)
             and allocate_as(device, x_grad, problem.dtype, problem.m * problem.k, &x_data)
             and allocate_as(device, y_grad, problem.dtype, problem.k * problem.n, &y_data)
             and allocate_as(device, bias_grad, problem.dtype, problem.n, &bias_data))
@@ -368,11 +369,11 @@ def forward(x, y, bias, bint trans_x, bint trans_y, str activation, out, reserve
     read_python(&bias_, bias)
     read_python(&out_, out)
     read_python(&reserve_, reserve)
-    good = set_problem(&problem, &x_, &y_, trans_x, trans_y)
+    good = set_problem(&problem, &x_, "y", &y_, trans_x, trans_y)
     if good and bias is not None:
-        good = check_bias(&problem, &bias_)
-    if good and elements(&out_) != problem.m * problem.n:
-        good = refuse("out doesn't have the shape of the product")
+        good = check_bias(&problem, "bias", &bias_, "y")
+    if good:
+        good = check_shape_of_out(&problem, "out", &out_)
     if good and reserve is not None:
         good = check_reserve(&reserve_, act.id, problem.dtype, problem.m, problem.n)
     if good:
@@ -381,31 +382,59 @@ def forward(x, y, bias, bint trans_x, bint trans_y, str activation, out, reserve
     raise_for(good, status)
 
 
-def backward(x, y, reserve, out_grad, bint trans_x, bint trans_y, str activation, x_grad, y_grad, bias_grad):
+def backward(x, y, reserve, out_grad, bint trans_x, bint trans_y, str activation, x_grad, y_grad, bias_grad,
+             str x_activation="none", x_reserve=None):
     """Writes the gradients that are not None, each of its input's shape, into contiguous tensors.
 
-    `activation` and `reserve` are those of the forward. ValueError for shapes and dtypes that don't fit.
+    `activation` and `reserve` are those of the forward. x_grad is multiplied by the derivative of the
+    `x_activation` that made x, whose reserve is `x_reserve`; x isn't transposed then. ValueError for shapes
+    and dtypes that don't fit.
     """
     cdef fge_activation act = activation_of(activation)
-    cdef Tensor x_, y_, reserve_, out_grad_, x_grad_, y_grad_, bias_grad_
+    cdef fge_activation x_act = activation_of(x_activation)
+    cdef Tensor x_, y_, reserve_, x_reserve_, out_grad_, x_grad_, y_grad_, bias_grad_
     cdef Problem problem
     cdef int status = FGE_OK
     cdef bint good
     read_python(&x_, x)
     read_python(&y_, y)
     read_python(&reserve_, reserve)
+    read_python(&x_reserve_, x_reserve)
     read_python(&out_grad_, out_grad)
     read_python(&x_grad_, x_grad)
     read_python(&y_grad_, y_grad)
     read_python(&bias_grad_, bias_grad)
-    good = set_problem(&problem, &x_, &y_, trans_x, trans_y) and check_out_grad(&problem, &out_grad_)
+    good = set_problem(&problem, &x_, "y", &y_, trans_x, trans_y) and check_shape_of_out(&problem, "out_grad", &out_grad_)
     if good and activation_reserve(act.id) != FGE_RESERVE_NONE:
         good = check_reserve(&reserve_, act.id, problem.dtype, problem.m, problem.n)
+    if good and activation_reserve(x_act.id) != FGE_RESERVE_NONE:
+        good = check_reserve(&x_reserve_, x_act.id, problem.dtype, problem.m, problem.k)
     if good:
         with nogil:
-            status = run_backward(&problem, &x_, &y_, &out_grad_, act, reserve_.data, activation_plain("none"), NULL,
+            status = run_backward(&problem, &x_, &y_, &out_grad_, act, reserve_.data, x_act, x_reserve_.data,
                                   x_grad_.data, y_grad_.data, bias_grad_.data)
     raise_for(good, status)
+
+
+def activate(z, str activation, out):
+    """Writes act(z) of a contiguous tensor [.., N] into another: a product with K = 0 and z as its residual."""
+    cdef fge_forward_args args
+    cdef Tensor z_, out_
+    cdef int status
+    memset(&args, 0, sizeof(args))
+    args.activation = activation_of(activation)
+    read_python(&z_, z)
+    read_python(&out_, out)
+    args.dtype = z_.dtype
+    args.m, args.n = product(&z_, z_.rank - 1), z_.dims[z_.rank - 1]
+    args.residual, args.out = z_.data, out_.data
+    args.residual_row_stride = args.out_row_stride = args.n
+    with nogil:
+        status = core_forward(&args)
+    raise_for(True, status)
+
+
+include "_paddle_glu.pxi"
 
 
 def reserve_shape(str activation, list out_shape):

@@ -96,7 +96,7 @@ cdef bint same_dtype(const char *name, const Tensor *tensor, int dtype) noexcept
     return True
 
 
-cdef bint set_problem(Problem *problem, const Tensor *x, const Tensor *y, bint trans_x,
+cdef bint set_problem(Problem *problem, const Tensor *x, const char *y_name, const Tensor *y, bint trans_x,
                       bint trans_y) noexcept nogil:
     """The shapes of x and y, checked against one another."""
     cdef int64_t rows, k_of_y
@@ -105,8 +105,8 @@ cdef bint set_problem(Problem *problem, const Tensor *x, const Tensor *y, bint t
     if x.rank < 2:
         return refuse("x has rank %d; it must be >= 2", x.rank)
     if y.rank != 2:
-        return refuse("y has rank %d; it must be 2", y.rank)
-    if not (same_dtype("y", y, x.dtype) and usable("x", x) and usable("y", y)):
+        return refuse("%s has rank %d; it must be 2", y_name, y.rank)
+    if not (same_dtype(y_name, y, x.dtype) and usable("x", x) and usable(y_name, y)):
         return False
     problem.dtype = x.dtype
     problem.trans_x = trans_x
@@ -120,23 +120,25 @@ cdef bint set_problem(Problem *problem, const Tensor *x, const Tensor *y, bint t
     problem.n = y.dims[0] if trans_y else y.dims[1]
     k_of_y = y.dims[1] if trans_y else y.dims[0]
     if k_of_y != problem.k:
-        return refuse("x has K = %lld and y has K = %lld; they must be equal", <long long> problem.k,
+        return refuse("x has K = %lld and %s has K = %lld; they must be equal", <long long> problem.k, y_name,
                       <long long> k_of_y)
     return True
 
 
-cdef bint check_bias(const Problem *problem, const Tensor *bias) noexcept nogil:
+cdef bint check_bias(const Problem *problem, const char *name, const Tensor *bias,
+                     const char *y_name) noexcept nogil:
     if bias.rank != 1 or bias.dims[0] != problem.n:
-        return refuse("bias must have shape [N] = [%lld] to match y", <long long> problem.n)
-    return same_dtype("bias", bias, problem.dtype) and usable("bias", bias)
+        return refuse("%s must have shape [N] = [%lld] to match %s", name, <long long> problem.n, y_name)
+    return same_dtype(name, bias, problem.dtype) and usable(name, bias)
 
 
-cdef bint check_out_grad(const Problem *problem, const Tensor *out_grad) noexcept nogil:
-    cdef int last = out_grad.rank - 1
-    if last < 1 or out_grad.dims[last] != problem.n or product(out_grad, last) != problem.m:
-        return refuse("out_grad must have the shape of the output: %lld rows and N = %lld columns",
+cdef bint check_shape_of_out(const Problem *problem, const char *name, const Tensor *tensor) noexcept nogil:
+    """Whether a tensor is [.., N] with as many rows as the product has."""
+    cdef int last = tensor.rank - 1
+    if last < 1 or tensor.dims[last] != problem.n or product(tensor, last) != problem.m:
+        return refuse("%s must have the shape of the output: %lld rows and N = %lld columns", name,
                       <long long> problem.m, <long long> problem.n)
-    return same_dtype("out_grad", out_grad, problem.dtype) and usable("out_grad", out_grad)
+    return same_dtype(name, tensor, problem.dtype) and usable(name, tensor)
 
 
 cdef bint check_reserve(const Tensor *reserve, int activation, int dtype, int64_t rows,

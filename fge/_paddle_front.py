@@ -122,6 +122,7 @@ def linear_act(x, weight, bias=None, activation="none"):
     """
     activation_parts(activation)  # raises where there is none of that name
     if paddle.in_dynamic_mode():
+        require_tensors(x=x, weight=weight, bias=bias)
         return _FusedLayer.apply(x, weight, bias, _Call(False, False, activation))
     if bias is None:
         return _activate(paddle.matmul(x, weight), activation)
@@ -190,6 +191,77 @@ def _is_well_typed(x, y, bias, trans_x, trans_y):
     )
 
 
+def require_tensors(**operands):
+    """TypeError where an operand isn't a tensor (a bias may be None), ValueError where it isn't on the CPU."""
+    for name, operand in operands.items():
+        if operand is None and name.startswith("b"):
+            continue
+        if not isinstance(operand, paddle.Tensor):
+            raise TypeError(
+                f"(InvalidType) {name} is of type {type(operand).__name__}; it must be a paddle.Tensor"
+            )
+        if not (_CPU_ONLY or operand.place.is_cpu_place()):
+            raise ValueError(f"(InvalidArgument) {name} is on {operand.place}; it must be on the CPU")
+
+
+def save(ctx, read, described=()):
+    """Saves tensors for a PyLayer's backward: those whose values it reads, and those of which it needs the
+    shape alone.
+    """
+    ctx.save_for_backward(*read, *described)
+    ctx.versions = _versions(read)
+
+
+def saved(ctx):
+    """The tensors of `save`, if the backward can be computed from them."""
+    if paddle.is_grad_enabled():
+        raise NotImplementedError("the fused operator has no second derivatives (create_graph=True)")
+    tensors = ctx.saved_tensor()
+    if ctx.versions != _versions(tensors[: len(ctx.versions)]):
+        raise RuntimeError(
+            "(PermissionDenied) A tensor used in gradient computation has been modified by an inplace operation."
+        )
+    return tensors
+
+
+def _versions(tensors):
+    return [None if tensor is None else tensor.inplace_version for tensor in tensors]
+
+
+def contiguous(*tensors):
+    return [None if tensor is None else tensor.contiguous() for tensor in tensors]
+
+
+def needs_of(*tensors):
+    """Which operands want a gradient; None for those that aren't there."""
+    return [None if tensor is None else not tensor.stop_gradient for tensor in tensors]
+
+
+def empty_like(tensor):
+    return _C_ops.empty(tensor.shape, tensor.dtype, tensor.place)
+
+
+def empty_grads(tensors, needs):
+    return [empty_like(tensor) if need else None for tensor, need in zip(tensors, needs)]
+
+
+def of_operands(grads, needs):
+    """What a PyLayer's backward returns: a gradient, or None, for each operand that is there."""
+    return tuple(grad for grad, need in zip(grads, needs) if need is not None)
+
+
+def forward_into_new(x, y, bias, trans_x, trans_y, activation):
+    """(out, reserve) of contiguous tensors; the reserve is None where the activation has none or keeps out."""
+    shape = list(x.shape[:-2] + x.shape[-1:] if trans_x else x.shape[:-1])
+    shape.extend(y.shape[:1] if trans_y else y.shape[-1:])
+    out, reserve = _C_ops.empty(shape, x.dtype, x.place), None
+    shape, is_bits = _paddle.reserve_shape(activation, shape)
+    if shape is not None:
+        reserve = _C_ops.empty(shape, paddle.uint8 if is_bits else x.dtype, x.place)
+    _paddle.forward(x, y, bias, trans_x, trans_y, activation, out, reserve)
+    return out, reserve
+
+
 def _unfused(x, y, bias, trans_x, trans_y, activation):
     """Product and bias by the operator, activation by Paddle: differentiable everywhere."""
     z, reserve_space = _run(_forward, x, y, bias, trans_x, trans_y, "none")
@@ -223,35 +295,15 @@ class _FusedLayer(paddle.autograd.PyLayer):
 
     @staticmethod
     def forward(ctx, x, y, bias, call):
-        x, y, bias = (None if tensor is None else tensor.contiguous() for tensor in (x, y, bias))
-        trans_x, trans_y, activation = call.attributes
-        shape = list(x.shape[:-2] + x.shape[-1:] if trans_x else x.shape[:-1])
-        shape.append(y.shape[0 if trans_y else -1])
-        out = _C_ops.empty(shape, x.dtype, x.place)
-        shape, is_bits = _paddle.reserve_shape(activation, shape)
-        if shape is not None:
-            call.reserve = _C_ops.empty(shape, paddle.uint8 if is_bits else x.dtype, x.place)
-        _paddle.forward(x, y, bias, *call.attributes, out, call.reserve)
-        reserve = out if call.reserve is None else call.reserve
-        ctx.call = call
-        ctx.needs = [None if tensor is None else not tensor.stop_gradient for tensor in (x, y, bias)]
-        ctx.versions = [tensor.inplace_version for tensor in (x, y, reserve)]
-        ctx.save_for_backward(x, y, bias, reserve)
+        ctx.call, ctx.needs = call, needs_of(x, y, bias)
+        x, y, bias = contiguous(x, y, bias)
+        out, call.reserve = forward_into_new(x, y, bias, *call.attributes)
+        save(ctx, (x, y, out if call.reserve is None else call.reserve), (bias,))
         return out
 
     @staticmethod
     def backward(ctx, out_grad):
-        if paddle.is_grad_enabled():
-            raise NotImplementedError("the fused operator has no second derivatives (create_graph=True)")
-        x, y, bias, reserve = ctx.saved_tensor()
-        if ctx.versions != [tensor.inplace_version for tensor in (x, y, reserve)]:
-            raise RuntimeError(
-                "(PermissionDenied) A tensor used in gradient computation has been modified by an inplace "
-                "operation."
-            )
-        grads = [
-            _C_ops.empty(tensor.shape, tensor.dtype, tensor.place) if need else None
-            for tensor, need in zip((x, y, bias), ctx.needs)
-        ]
+        x, y, reserve, bias = saved(ctx)
+        grads = empty_grads((x, y, bias), ctx.needs)
         _paddle.backward(x, y, reserve, out_grad.contiguous(), *ctx.call.attributes, *grads)
-        return tuple(grad for grad, need in zip(grads, ctx.needs) if need is not None)
+        return of_operands(grads, ctx.needs)

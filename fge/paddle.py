@@ -8,7 +8,8 @@ Paddle has for GPUs only. After it these run on a CPU:
     paddle.incubate.nn.functional.fused_linear, fused_matmul_bias, fused_linear_activation
     paddle.incubate.nn.FusedLinear, fleet's ColumnParallelLinear(fuse_matmul_bias=True)
 
-`linear_act` adds what Paddle's operator lacks: no bias, and every activation of `fge`.
+`linear_act` adds what Paddle's operator lacks: no bias, and every activation of `fge`. `fused_mlp` and
+`fused_glu` are built from it: two layers with an activation between them, and a gated unit.
 """
 
 import ctypes
@@ -56,7 +57,8 @@ _register_kernels()
 
 from fge._paddle_front import install as _install
 from fge._paddle_front import linear_act
+from fge._paddle_layers import fused_glu, fused_mlp
 
 _install()
 
-__all__ = ["linear_act"]
+__all__ = ["fused_glu", "fused_mlp", "linear_act"]
