@@ -1,5 +1,7 @@
 """`linear_act`: takes each call the shortest way that is right for it."""
 
+import sys
+
 import torch
 from torch import Tensor, is_autocast_enabled, is_grad_enabled
 from torch.autograd import forward_ad
@@ -46,6 +48,10 @@ def linear_act(x: Tensor, weight: Tensor, bias: Tensor | None = None, activation
     if forward_ad._current_level >= 0:  # inside torch.func.jvp or forward_ad.dual_level
         return _torch_reference.linear_act(x, weight, bias, activation)
     if not direct:
+        if _is_distributed(x, weight, bias):
+            from fge._torch_dtensor import linear_act_of_shards  # takes a while to import, and uses this module
+
+            return linear_act_of_shards(x, weight, bias, activation)
         if torch._C._are_functorch_transforms_active():
             return TransformedFunction.apply(x, weight, bias, activation)[0]
         # a trace outlives the settings that it was made under
@@ -60,6 +66,12 @@ def linear_act(x: Tensor, weight: Tensor, bias: Tensor | None = None, activation
 
 # Function.apply without its search for torch.func's transforms, which takes longer than the rest of it.
 _apply = super(torch.autograd.Function, LinearActFunction).apply
+
+
+def _is_distributed(*operands):
+    """Whether one is a DTensor, without importing what defines them."""
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and any(isinstance(operand, module.DTensor) for operand in operands)
 
 
 def _operator(x, weight, bias, activation, save_reserve):

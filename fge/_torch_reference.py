@@ -72,7 +72,11 @@ def linear_act(x, weight, bias, activation):
     """act(x @ weight.T + bias) of x [.., K], weight [N, K], bias [N] or None."""
     if bias is not None:
         bias = bias.to(x.dtype)  # float32 beside a half type
-    return _formula(_FORWARD, activation)(functional.linear(x, weight, bias))
+    return activate(functional.linear(x, weight, bias), activation)
+
+
+def activate(z, activation):
+    return _formula(_FORWARD, activation)(z)
 
 
 def gradients(out_grad, z_grad, x, weight, reserve, activation, bias_dtype):

@@ -43,12 +43,13 @@ def test_forks(program):
     run(program)
 
 
-def test_two_processes_have_the_gradients_of_one(tmp_path):
+@pytest.mark.parametrize("program", ("data_parallel", "tensor_parallel", "sharded_operands"))
+def test_two_processes_have_the_gradients_of_one(program, tmp_path):
     torch = pytest.importorskip("torch")
     if not (torch.distributed.is_available() and torch.distributed.is_gloo_available()):
         pytest.skip("no gloo in this build of PyTorch")
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        list(pool.map(lambda rank: run("data_parallel", rank, tmp_path / "rendezvous"), range(2)))
+        list(pool.map(lambda rank: run(program, rank, tmp_path / "rendezvous"), range(2)))
 
 
 # fge.torch imports both others

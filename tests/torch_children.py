@@ -179,6 +179,107 @@ def data_parallel(rank, rendezvous):
     distributed.destroy_process_group()
 
 
+def tensor_parallel(rank, rendezvous):
+    """One of two processes, each with a part of each layer: values and gradients are those of one with the whole.
+
+    The first layer is cut by columns, with its activation fused; the second by terms of its sums. Widths of 37 and
+    of 5 don't divide evenly.
+    """
+    import torch
+    import torch.distributed as distributed
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Replicate
+    from torch.distributed.tensor.parallel import parallelize_module
+
+    from fge.torch import LinearAct
+    from fge.torch_parallel import ColwiseParallel, RowwiseParallel
+
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    distributed.init_process_group("gloo", f"file://{rendezvous}", rank=int(rank), world_size=2)
+    mesh = init_device_mesh("cpu", (2,))
+
+    def whole(tensor):
+        if isinstance(tensor, DTensor):
+            tensor = tensor.redistribute(placements=[Replicate()]).to_local()
+        return tensor
+
+    cases = itertools.product(
+        (torch.float64, torch.float32), (64, 37), ("relu", "gelu", "tanh"), ("none", "silu"), (True, False)
+    )
+    for dtype, hidden, first, second, bias in cases:
+        results = []
+        for parallel in (False, True):
+            torch.manual_seed(0)
+            model = torch.nn.Sequential(
+                LinearAct(12, hidden, bias, first, dtype=dtype),
+                LinearAct(hidden, 5, bias, second, dtype=dtype),
+            )
+            x = torch.randn(2, 9, 12, dtype=dtype, requires_grad=True)
+            if parallel:
+                parallelize_module(
+                    model, mesh, {"0": ColwiseParallel(use_local_output=False), "1": RowwiseParallel()}
+                )
+                assert model[0].weight.to_local().shape[0] in (hidden // 2, hidden - hidden // 2)
+            out = model(x)
+            out.square().sum().backward()
+            results.append([out, x.grad, *(parameter.grad for parameter in model.parameters())])
+        tolerance = {torch.float64: 1e-12, torch.float32: 1e-5}[dtype]
+        for one, two in zip(*results):
+            two = whole(two)
+            assert (one - two).norm() <= tolerance * one.norm(), (dtype, hidden, first, second, bias)
+    distributed.destroy_process_group()
+
+
+def sharded_operands(rank, rendezvous):
+    """linear_act on DTensors of every placement has values and gradients of the whole; what can't be is refused."""
+    import torch
+    import torch.distributed as distributed
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+
+    from fge.torch import linear_act
+
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    distributed.init_process_group("gloo", f"file://{rendezvous}", rank=int(rank), world_size=2)
+    mesh = init_device_mesh("cpu", (2,))
+    torch.manual_seed(0)
+    plain = [torch.randn(shape, dtype=torch.float64) for shape in ((3, 7, 6), (5, 6), (5,))]
+    out_grad = torch.randn(3, 7, 5, dtype=torch.float64)
+    for of_x, of_weight, of_bias, activation in itertools.product(
+        (Replicate(), Shard(0), Shard(1), Shard(2)),
+        (Replicate(), Shard(0), Shard(1)),
+        (Replicate(), Shard(0)),
+        ("none", "gelu"),
+    ):
+        alone = [t.clone().requires_grad_() for t in plain]
+        expected = linear_act(*alone, activation)
+        expected.backward(out_grad)
+        shards = [
+            distribute_tensor(t, mesh, [placement]).requires_grad_()
+            for t, placement in zip(plain, (of_x, of_weight, of_bias))
+        ]
+        out = linear_act(*shards, activation)
+        assert isinstance(out, DTensor) and out.shape == expected.shape
+        out.redistribute(placements=[Replicate()]).backward(distribute_tensor(out_grad, mesh, [Replicate()]))
+        for one, other in zip((expected, *(t.grad for t in alone)), (out, *(t.grad for t in shards))):
+            torch.testing.assert_close(other.full_tensor(), one, rtol=1e-12, atol=1e-13)
+    x, weight, bias = (distribute_tensor(t, mesh, [Replicate()]) for t in plain)
+    part = DTensor.from_local(plain[1], mesh, [Partial()], run_check=False)
+    for call, error, text in (
+        (lambda: linear_act(plain[0], weight), TypeError, "x is a Tensor beside a DTensor"),
+        (lambda: linear_act(x, plain[1]), TypeError, "weight is a Tensor"),
+        (lambda: linear_act(x, part), ValueError, "weight is placed as"),
+        (lambda: linear_act(x, weight, bias, "swish"), ValueError, "swish"),
+    ):
+        try:
+            call()
+        except error as raised:
+            assert text in str(raised), raised
+        else:
+            raise AssertionError(text)
+    distributed.destroy_process_group()
+
+
 USES = {
     "fge": "fge.fused_gemm_epilogue(np.ones((600, 64)), np.ones((64, 600)), activation='relu')[0][599, 0] == 64",
     "torch": "float((torch.ones(600, 64) @ torch.ones(64, 600))[599, 0]) == 64",
