@@ -29,7 +29,14 @@ Grid = dict[str, dict[str, Panel]]
 _GROUP = 0.82  # what the bars of one shape take of the distance between two shapes
 _OURS = "#0b6e99"
 _LOSS = "#b3261e"
-_COLOURS = (("#d9822b", "#f2cfa8"), ("#6a994e", "#cfe0c3"), ("#8e5ea2", "#dccbe3"), ("#7f5539", "#ddc9b6"))
+_COLOURS = (
+    ("#d9822b", "#f2cfa8"),
+    ("#6a994e", "#cfe0c3"),
+    ("#8e5ea2", "#dccbe3"),
+    ("#5b4a9e", "#cfc9e6"),
+    ("#7f5539", "#ddc9b6"),
+    ("#a8954a", "#e6dfc2"),
+)
 #: A peer's own version, and its bare product in a paler tone: less work than ours.
 _PEER = dict(zip(PEERS, _COLOURS, strict=True))
 

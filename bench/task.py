@@ -10,7 +10,20 @@ from bench.shapes import Shape
 PRODUCTS = {"gemm": 1, "forward": 1, "backward": 2, "training": 3}
 OPERATIONS = tuple(PRODUCTS)
 DTYPES = ("float32", "float64", "float16", "bfloat16")
-ACTIVATIONS = ("none", "relu", "gelu", "gelu_erf", "silu", "sigmoid", "tanh")
+ACTIVATIONS = (
+    "none",
+    "relu",
+    "gelu",
+    "gelu_erf",
+    "silu",
+    "sigmoid",
+    "tanh",
+    "leaky_relu",
+    "relu6",
+    "clamp",
+    "sqrelu",
+    "hardswish",
+)
 
 
 @dataclass(frozen=True)

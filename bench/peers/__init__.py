@@ -11,7 +11,7 @@ from importlib import import_module
 from types import ModuleType
 
 #: Those that can be asked for by ``--peers``.
-PEERS = ("numpy", "scipy", "torch", "paddle")
+PEERS = ("numpy", "scipy", "torch", "torch_compile", "paddle", "jax")
 #: Not a library: the time that the machine's multiply-add units would need.
 PEAK = "peak"
 

@@ -24,6 +24,11 @@ _ACTIVATIONS = {
     "silu": functional.silu,
     "sigmoid": functional.sigmoid,
     "tanh": paddle.tanh,
+    "leaky_relu": functional.leaky_relu,
+    "relu6": functional.relu6,
+    "clamp": functional.hardtanh,
+    "sqrelu": lambda z: functional.relu(z).square(),
+    "hardswish": functional.hardswish,
 }
 
 

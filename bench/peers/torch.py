@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -25,6 +26,11 @@ _ACTIVATIONS = {
     "silu": functional.silu,
     "sigmoid": torch.sigmoid,
     "tanh": torch.tanh,
+    "leaky_relu": functional.leaky_relu,
+    "relu6": functional.relu6,
+    "clamp": functional.hardtanh,
+    "sqrelu": lambda z: functional.relu(z).square(),
+    "hardswish": functional.hardswish,
 }
 
 
@@ -36,14 +42,18 @@ def about() -> str:
     return ", ".join([*names, torch.backends.cpu.get_cpu_capability()])
 
 
-def prepare(task: Task, inputs: Inputs) -> Work:
-    """Inference without autograd's records; gradients by autograd."""
+def prepare(task: Task, inputs: Inputs, transform: Callable = lambda function: function) -> Work:
+    """Inference without autograd's records; gradients by autograd. The forward is called as `transform` makes it."""
     x, y, bias, out_grad = map(_tensor, inputs)
     weight = y.t().contiguous()
 
-    def forward():
+    @transform
+    def layer(x, weight, bias):
         z = functional.linear(x, weight, bias if task.bias else None)
         return _ACTIVATIONS[task.activation](z) if task.activation != "none" else z
+
+    def forward():
+        return layer(x, weight, bias)
 
     def inference():
         with torch.no_grad():
