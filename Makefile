@@ -3,7 +3,7 @@ PYTHON ?= python3
 TORCH ?= torch==2.13.0
 PADDLE ?= paddlepaddle==3.3.1
 
-.PHONY: bench test test-exhaustive fuzz stress clean
+.PHONY: bench test test-exhaustive fuzz stress sanitize docs clean
 
 bench: .venv-bench/ready
 	env -u OPENBLAS_CORETYPE .venv-bench/bin/python -m bench
@@ -20,6 +20,24 @@ SEED ?= 0
 fuzz stress: .venv-test/ready
 	.venv-test/bin/python tests/$@.py --seconds $(SECONDS) --seed $(SEED)
 
+# The core with AddressSanitizer and UndefinedBehaviorSanitizer, in a directory of its own, under the tests of
+# numpy and the fuzzer. Each finding ends the run. The children of test_memory.py limit their address space, of
+# which the sanitizer takes terabytes.
+SANITIZE = -g -O1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=undefined
+SANITIZED = build/sanitize
+sanitize: .venv-test/tools
+	.venv-test/bin/python -m pip install --quiet '.[test]' cython setuptools
+	FGE_CFLAGS='$(SANITIZE)' .venv-test/bin/python setup.py -q build --build-base $(SANITIZED) --build-lib $(SANITIZED)/lib
+	rm -rf $(SANITIZED)/tests && cp -r tests $(SANITIZED)/tests && cp pyproject.toml $(SANITIZED)
+	cd $(SANITIZED) && \
+	LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" \
+	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 PYTHONPATH=$$PWD/lib \
+	$(CURDIR)/.venv-test/bin/pytest -q -n 2 --timeout 1200 tests $(UNSANITIZED)
+
+# docs/_build/html/index.html. A warning, such as a link that leads nowhere, is an error.
+docs: .venv-docs/ready
+	.venv-docs/bin/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+
 # Built in place from the tree as it is each time (the tree's fge is what python -m finds first); tools are installed once.
 .venv-%/tools:
 	$(PYTHON) -m venv .venv-$*
@@ -32,9 +50,13 @@ fuzz stress: .venv-test/ready
 	.venv-test/bin/python -m pip install --quiet '$(TORCH)' '$(PADDLE)'
 	.venv-test/bin/python -m pip install --quiet --editable '.[test]'
 	touch $@
+.venv-docs/ready: .venv-docs/tools FORCE
+	.venv-docs/bin/python -m pip install --quiet '$(TORCH)' '$(PADDLE)'
+	.venv-docs/bin/python -m pip install --quiet --editable '.[docs]'
+	touch $@
 .PHONY: FORCE
 FORCE:
 .PRECIOUS: .venv-%/tools
 
 clean:
-	rm -rf .venv-bench .venv-test build fge/*.so fge/_kernels.c fge/_blas.c fge/_paddle.c fge/_torch.c *.egg-info
+	rm -rf .venv-bench .venv-test .venv-docs docs/_build build fge/*.so fge/_kernels.c fge/_blas.c fge/_paddle.c fge/_torch.c *.egg-info
