@@ -49,7 +49,8 @@ def linear_act(x: Tensor, weight: Tensor, bias: Tensor | None = None, activation
         return _torch_reference.linear_act(x, weight, bias, activation)
     if not direct:
         if _is_distributed(x, weight, bias):
-            from fge._torch_dtensor import linear_act_of_shards  # takes a while to import, and uses this module
+            # takes a while to import, and uses this module
+            from fge._torch_dtensor import linear_act_of_shards
 
             return linear_act_of_shards(x, weight, bias, activation)
         if torch._C._are_functorch_transforms_active():

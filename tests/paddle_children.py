@@ -58,6 +58,55 @@ def column_parallel_linear():
     np.testing.assert_allclose(fused.bias.grad.numpy(), np.full(5, 3.0))
 
 
+def column_parallel_of_two(rank, port):
+    """One of two processes, each with half of the columns, by gloo: values and gradients are those of one.
+
+    c_identity has no kernel for CPUs, and mp_skip_c_identity (which asks for mp_async_allreduce) does without it.
+    """
+    rank, port = int(rank), int(port)
+    endpoints = [f"127.0.0.1:{port + 1}", f"127.0.0.1:{port + 2}"]
+    os.environ.update(
+        PADDLE_TRAINER_ID=str(rank),
+        PADDLE_TRAINERS_NUM="2",
+        PADDLE_TRAINER_ENDPOINTS=",".join(endpoints),
+        PADDLE_CURRENT_ENDPOINT=endpoints[rank],
+        PADDLE_MASTER=f"127.0.0.1:{port}",
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=str(port),
+        PADDLE_DISTRI_BACKEND="gloo",
+    )
+    import paddle
+    from paddle.distributed import fleet
+
+    import fge.paddle  # noqa: F401
+
+    strategy = fleet.DistributedStrategy()
+    options = {"mp_async_allreduce": True, "mp_skip_c_identity": True}
+    strategy.hybrid_configs = {"dp_degree": 1, "mp_degree": 2, "pp_degree": 1, "mp_configs": options}
+    fleet.init(is_collective=True, strategy=strategy)
+    assert paddle.distributed.get_world_size() == 2
+
+    rng = np.random.default_rng(0)
+    x, weight, bias, out_grad = (rng.standard_normal(s) for s in ((3, 6), (6, 10), (10,), (3, 10)))
+    half = slice(5 * rank, 5 * rank + 5)
+    paddle.set_default_dtype("float64")
+    layer = fleet.meta_parallel.ColumnParallelLinear(
+        6, 10, has_bias=True, gather_output=False, fuse_matmul_bias=True
+    )
+    layer.weight.set_value(weight[:, half])
+    layer.bias.set_value(bias[half])
+    x_ = paddle.to_tensor(x, stop_gradient=False)
+    out = layer(x_)
+    out.backward(paddle.to_tensor(out_grad[:, half]))
+    for value, expected in (
+        (out, (x @ weight + bias)[:, half]),
+        (x_.grad, out_grad @ weight.T),
+        (layer.weight.grad, (x.T @ out_grad)[:, half]),
+        (layer.bias.grad, out_grad.sum(0)[half]),
+    ):
+        np.testing.assert_allclose(value.numpy(), expected, rtol=1e-12, atol=1e-13)
+
+
 def load_saved_program(path, backend, *expected):
     """Runs a saved program with the backend, or shows that Paddle refuses it without."""
     if backend:

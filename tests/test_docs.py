@@ -21,7 +21,7 @@ TORCH = (ROOT / "docs" / "torch.md").read_text()
 # An example, and what it prints where a block of text follows at once.
 EXAMPLE = re.compile(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", re.DOTALL | re.MULTILINE)
 EXAMPLES = EXAMPLE.findall(README) + EXAMPLE.findall(TORCH)
-FRAMEWORKS = ("paddle", "torch")
+FRAMEWORKS = ("paddle", "torch", "dask")
 
 
 def block_of_text(section):

@@ -187,6 +187,23 @@ def test_column_parallel_linear_of_one_process():
     processes.run_python(processes.TESTS / "paddle_children.py", "column_parallel_linear")
 
 
+def test_column_parallel_linear_of_two_processes():
+    """By gloo, as far as Paddle has it on CPUs."""
+    import concurrent.futures
+    import socket
+
+    import processes
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = min(probe.getsockname()[1], 65000)
+    child = processes.TESTS / "paddle_children.py"
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        list(
+            pool.map(lambda rank: processes.run_python(child, "column_parallel_of_two", rank, port), range(2))
+        )
+
+
 @pytest.mark.parametrize("name", ("bfloat16", "float16"))
 def test_layers_in_half_precision(name):
     """`layer.to(dtype=..)` makes a network of half-precision parameters."""
