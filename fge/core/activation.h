@@ -16,27 +16,27 @@
 #include "coefficients.h"
 #include "fge.h"
 
-/* name, reserve, then for those that take numbers: how many, what they are called, what the name alone stands for. Two numbers are a
- * lower and an upper bound. */
-#define FGE_ACTIVATIONS(X)                                             \
-    X(none, FGE_RESERVE_NONE, 0, "", 0, 0)                             \
-    X(relu, FGE_RESERVE_BITS, 0, "", 0, 0)                             \
-    X(gelu, FGE_RESERVE_Z, 0, "", 0, 0)                                \
-    X(gelu_erf, FGE_RESERVE_Z, 0, "", 0, 0)                            \
-    X(silu, FGE_RESERVE_Z, 0, "", 0, 0)                                \
-    X(sigmoid, FGE_RESERVE_OUT, 0, "", 0, 0)                           \
-    X(tanh, FGE_RESERVE_OUT, 0, "", 0, 0)                              \
-    X(leaky_relu, FGE_RESERVE_BITS, 1, "(alpha)", 0.01, 0)             \
-    X(relu6, FGE_RESERVE_BITS, 0, "", 0, 0)                            \
-    X(clamp, FGE_RESERVE_BITS, 2, "(lo, hi)", -1, 1)                   \
-    X(sqrelu, FGE_RESERVE_Z, 0, "", 0, 0)                              \
+/* name, reserve, then for those that take numbers: how many, what they are called, what the name alone stands for. Two numbers
+ * are a lower and an upper bound. */
+#define FGE_ACTIVATIONS(X) \
+    X(none, FGE_RESERVE_NONE, 0, "", 0, 0) \
+    X(relu, FGE_RESERVE_BITS, 0, "", 0, 0) \
+    X(gelu, FGE_RESERVE_Z, 0, "", 0, 0) \
+    X(gelu_erf, FGE_RESERVE_Z, 0, "", 0, 0) \
+    X(silu, FGE_RESERVE_Z, 0, "", 0, 0) \
+    X(sigmoid, FGE_RESERVE_OUT, 0, "", 0, 0) \
+    X(tanh, FGE_RESERVE_OUT, 0, "", 0, 0) \
+    X(leaky_relu, FGE_RESERVE_BITS, 1, "(alpha)", 0.01, 0) \
+    X(relu6, FGE_RESERVE_BITS, 0, "", 0, 0) \
+    X(clamp, FGE_RESERVE_BITS, 2, "(lo, hi)", -1, 1) \
+    X(sqrelu, FGE_RESERVE_Z, 0, "", 0, 0) \
     X(hardswish, FGE_RESERVE_Z, 0, "", 0, 0)
 
 #define FGE_ACTIVATION_ID(name, kind, ...) FGE_##name,
 enum { FGE_ACTIVATIONS(FGE_ACTIVATION_ID) FGE_ACTIVATION_COUNT };
 #undef FGE_ACTIVATION_ID
 
-#define FGE_ACTIVATION_KIND(name, kind, ...) id == FGE_##name ? kind :
+#define FGE_ACTIVATION_KIND(name, kind, ...) id == FGE_##name ? kind:
 static inline fge_reserve_kind fge_reserve_kind_of(int id) { return FGE_ACTIVATIONS(FGE_ACTIVATION_KIND) FGE_RESERVE_NONE; }
 #undef FGE_ACTIVATION_KIND
 #endif
@@ -56,7 +56,7 @@ static inline ALWAYS_INLINE V FN(polynomial)(V x, const REAL *coefficients, int 
     return sum;
 }
 #undef POLYNOMIAL
-#define POLYNOMIAL(x, NAME)                                                                        \
+#define POLYNOMIAL(x, NAME) \
     FN(polynomial)(x, (const REAL[])CHOOSE(NAME##_F32, NAME##_F64), CHOOSE(NAME##_F32_TERMS, NAME##_F64_TERMS))
 
 #undef LOG2_E
@@ -79,8 +79,8 @@ static inline ALWAYS_INLINE V FN(times_constant)(V t, REAL factor, REAL factor_r
     return high;
 }
 
-/* The sigmoid as a function of u = -t log2(e): w = 1 / (1 + 2^u). Up to EXP2_HIGHEST its power of two is an ordinary number, and the
- * complement 1 - w = *power * w is exact where it is small. */
+/* The sigmoid as a function of u = -t log2(e): w = 1 / (1 + 2^u). Up to EXP2_HIGHEST its power of two is an ordinary number, and
+ * the complement 1 - w = *power * w is exact where it is small. */
 #undef HIGHEST
 #define HIGHEST CHOOSE(0x1.fffffep127f, 0x1.fffffffffffffp1023)
 #undef EXP2_HIGHEST
@@ -91,8 +91,8 @@ static inline ALWAYS_INLINE V FN(sigmoid_of_normal)(V u, const V *low, V *power)
     *power = v_scale_normal(p, n);
     return v_reciprocal(v_add(v_set1(1), *power));
 }
-/* z * w where u is above EXP2_HIGHEST: w is 2^-u there, below the normal range perhaps, so that z goes in before that. Seldom called, and
- * apart, so that the registers are left to what is computed all the time. */
+/* z * w where u is above EXP2_HIGHEST: w is 2^-u there, below the normal range perhaps, so that z goes in before that. Seldom
+ * called, and apart, so that the registers are left to what is computed all the time. */
 static __attribute__((noinline, cold)) V FN(times_far_sigmoid)(V z, V u, V low) {
     V n;
     const V x = v_sub(v_set1(0), v_min(v_set1(CHOOSE(245, 1155)), u)), x_low = v_sub(v_set1(0), low); /* the result is 0 beyond */
@@ -107,8 +107,8 @@ static inline ALWAYS_INLINE V FN(times_sigmoid)(V z, V u, const V *low) {
     if (__builtin_expect(!v_any(far), 1)) return product;
     return v_select(far, FN(times_far_sigmoid)(z, u, low ? *low : v_set1(0)), product);
 }
-/* (z w)' = w + w (1 - w) z t', slope = z t'. Below SLOPE_LOWEST (of t) it is taken for 0: its products would soon leave the normal range,
- * where x86 is slow. */
+/* (z w)' = w + w (1 - w) z t', slope = z t'. Below SLOPE_LOWEST (of t) it is taken for 0: its products would soon leave the
+ * normal range, where x86 is slow. */
 #undef SLOPE_LOWEST
 #define SLOPE_LOWEST CHOOSE(-60.0f, -600.0)
 static inline ALWAYS_INLINE V FN(times_sigmoid_slope)(V u, V slope) {
@@ -132,7 +132,9 @@ static inline ALWAYS_INLINE V FN(leaky_relu_forward)(V z, int half, const REAL *
     return p[0] <= 1 ? v_max(other, z) : v_min(other, z);
 }
 static inline ALWAYS_INLINE VM FN(leaky_relu_bit)(V z, const REAL *p) { return v_gt(z, v_set1(0)); }
-static inline ALWAYS_INLINE V FN(leaky_relu_masked)(V gradient, VM bit, const REAL *p) { return v_select(bit, gradient, v_mul(v_set1(p[0]), gradient)); }
+static inline ALWAYS_INLINE V FN(leaky_relu_masked)(V gradient, VM bit, const REAL *p) {
+    return v_select(bit, gradient, v_mul(v_set1(p[0]), gradient));
+}
 
 /* min(max(z, lo), hi); its slope is 1 strictly between the two */
 static inline ALWAYS_INLINE V FN(clamp_forward)(V z, int half, const REAL *p) { return FN(clamp)(z, p[0], p[1]); }
@@ -156,8 +158,9 @@ static inline ALWAYS_INLINE V FN(sqrelu_derivative)(V z, int half, const REAL *p
     return v_min(v_set1(HIGHEST), v_add(positive, positive)); /* finite for every finite z */
 }
 
-/* z min(max(z + 3, 0), 6) / 6 (A. Howard et al., MobileNetV3, arXiv:1905.02244). Where z + 3 is rounded it isn't small, so that nothing
- * cancels; a clamped z has no inf * 0 on the left, and on the right the factor is 6 and taken out before it could overflow. */
+/* z min(max(z + 3, 0), 6) / 6 (A. Howard et al., MobileNetV3, arXiv:1905.02244). Where z + 3 is rounded it isn't small, so that
+ * nothing cancels; a clamped z has no inf * 0 on the left, and on the right the factor is 6 and taken out before it could
+ * overflow. */
 static inline ALWAYS_INLINE V FN(hardswish_forward)(V z, int half, const REAL *p) {
     const V x = FN(clamp)(z, -3, 3);
     return v_select(v_gt(v_set1(3), z), v_mul(v_mul(x, v_add(x, v_set1(3))), v_set1((REAL)(1.0 / 6))), z);
@@ -219,12 +222,13 @@ static inline ALWAYS_INLINE V FN(normal_tail_near)(V a, V *gauss) {
     const V mills = v_mul(w, v_set1(1 / (REAL)(2 * MILLS_CENTRE)));
     return v_mul(*gauss, v_mul(mills, POLYNOMIAL(v_sub(v_set1(1), w), MILLS)));
 }
-/* Phi(-|z|) as (high + *low) * 2^n. There are four factors in z Phi(z), each with its own rounding: all carry what was rounded off
- * along. */
+/* Phi(-|z|) as (high + *low) * 2^n. There are four factors in z Phi(z), each with its own rounding: all carry what was rounded
+ * off along. */
 #undef NORMAL_FAR
 #define NORMAL_FAR CHOOSE(15, 40)
 static inline ALWAYS_INLINE V FN(normal_tail)(V z, V *low, V *n) {
-    const V one = v_set1(1), centre = v_set1(MILLS_CENTRE), twice = v_set1(2 * MILLS_CENTRE), one_by_twice = v_set1(1 / (REAL)(2 * MILLS_CENTRE));
+    const V one = v_set1(1), centre = v_set1(MILLS_CENTRE), twice = v_set1(2 * MILLS_CENTRE),
+            one_by_twice = v_set1(1 / (REAL)(2 * MILLS_CENTRE));
     const V a = v_min(v_set1(NORMAL_FAR), v_abs(z)), below = v_add(a, centre), w = v_quotient(twice, below);
     V square_low, exponent_low;
     const V square = v_product(a, a, &square_low);
@@ -298,7 +302,9 @@ static inline ALWAYS_INLINE V FN(tanh_forward)(V z, int half, const REAL *p) {
     const V w = FN(sigmoid_of_normal)(v_mul(v_min(v_set1(30), a), v_set1(2 * LOG2_E)), NULL, &power);
     return v_select(v_gt(a, v_set1((REAL)0.625)), v_copysign(v_fnma(v_set1(2), w, v_set1(1)), z), near);
 }
-static inline ALWAYS_INLINE V FN(tanh_derivative)(V out, int half, const REAL *p) { return v_mul(v_sub(v_set1(1), out), v_add(v_set1(1), out)); }
+static inline ALWAYS_INLINE V FN(tanh_derivative)(V out, int half, const REAL *p) {
+    return v_mul(v_sub(v_set1(1), out), v_add(v_set1(1), out));
+}
 
 /* With a constant id these fold to the one function. */
 #undef IF_BITS

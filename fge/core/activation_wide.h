@@ -1,29 +1,39 @@
-/* Every activation once more, on two vectors at a time. One vector's chain of dependent operations is longer than what the CPU looks
- * ahead over; two chains side by side keep its units busy. Included once per REAL after simd.h and activation.h: WIDE is a pair of V,
- * activation.h is read again with V and its operations meaning pairs, and FN(x_wide) is the function x on WIDE. */
+/* Every activation once more, on two vectors at a time. One vector's chain of dependent operations is longer than what the CPU
+ * looks ahead over; two chains side by side keep its units busy. Included once per REAL after simd.h and activation.h: WIDE is a
+ * pair of V, activation.h is read again with V and its operations meaning pairs, and FN(x_wide) is the function x on WIDE. */
 #undef WIDE
 #undef WIDE_MASK
 #define WIDE CONCATENATE(pair, REAL_SUFFIX)
 #define WIDE_MASK CONCATENATE(pair_of_masks, REAL_SUFFIX)
-typedef struct { V of[2]; } WIDE;
-typedef struct { VM of[2]; } WIDE_MASK;
+typedef struct {
+    V of[2];
+} WIDE;
+typedef struct {
+    VM of[2];
+} WIDE_MASK;
 
 #define FGE_WIDE_FUNCTION(type) static inline ALWAYS_INLINE type
 #define FGE_WIDE_1(op) \
     FGE_WIDE_FUNCTION(WIDE) FN(wide_##op)(WIDE a) { return (WIDE){{v_##op(a.of[0]), v_##op(a.of[1])}}; }
 #define FGE_WIDE_2(op) \
     FGE_WIDE_FUNCTION(WIDE) FN(wide_##op)(WIDE a, WIDE b) { return (WIDE){{v_##op(a.of[0], b.of[0]), v_##op(a.of[1], b.of[1])}}; }
-#define FGE_WIDE_3(op)                                                                          \
-    FGE_WIDE_FUNCTION(WIDE) FN(wide_##op)(WIDE a, WIDE b, WIDE c) {                             \
-        return (WIDE){{v_##op(a.of[0], b.of[0], c.of[0]), v_##op(a.of[1], b.of[1], c.of[1])}};  \
+#define FGE_WIDE_3(op) \
+    FGE_WIDE_FUNCTION(WIDE) FN(wide_##op)(WIDE a, WIDE b, WIDE c) { \
+        return (WIDE){{v_##op(a.of[0], b.of[0], c.of[0]), v_##op(a.of[1], b.of[1], c.of[1])}}; \
     }
+// clang-format off
 FGE_WIDE_1(round) FGE_WIDE_1(abs) FGE_WIDE_1(reciprocal)
 FGE_WIDE_2(add) FGE_WIDE_2(sub) FGE_WIDE_2(mul) FGE_WIDE_2(quotient) FGE_WIDE_2(max) FGE_WIDE_2(min) FGE_WIDE_2(copysign)
 FGE_WIDE_2(scale_normal)
 FGE_WIDE_3(fma) FGE_WIDE_3(fnma) FGE_WIDE_3(residue)
-FGE_WIDE_FUNCTION(WIDE) FN(wide_set1)(REAL x) { return (WIDE){{v_set1(x), v_set1(x)}}; }
+    // clang-format on
+    FGE_WIDE_FUNCTION(WIDE) FN(wide_set1)(REAL x) {
+    return (WIDE){{v_set1(x), v_set1(x)}};
+}
 FGE_WIDE_FUNCTION(WIDE_MASK) FN(wide_gt)(WIDE a, WIDE b) { return (WIDE_MASK){{v_gt(a.of[0], b.of[0]), v_gt(a.of[1], b.of[1])}}; }
-FGE_WIDE_FUNCTION(WIDE) FN(wide_keep)(WIDE_MASK m, WIDE a) { return (WIDE){{v_keep(m.of[0], a.of[0]), v_keep(m.of[1], a.of[1])}}; }
+FGE_WIDE_FUNCTION(WIDE) FN(wide_keep)(WIDE_MASK m, WIDE a) {
+    return (WIDE){{v_keep(m.of[0], a.of[0]), v_keep(m.of[1], a.of[1])}};
+}
 FGE_WIDE_FUNCTION(WIDE) FN(wide_select)(WIDE_MASK m, WIDE a, WIDE b) {
     return (WIDE){{v_select(m.of[0], a.of[0], b.of[0]), v_select(m.of[1], a.of[1], b.of[1])}};
 }
@@ -36,7 +46,9 @@ FGE_WIDE_FUNCTION(WIDE) FN(wide_scale)(WIDE x, WIDE n) {
     return (WIDE){{v_scale(x.of[0], n.of[0]), v_scale(x.of[1], n.of[1])}};
 }
 FGE_WIDE_FUNCTION(int) FN(wide_any)(WIDE_MASK m) { return (v_bits(m.of[0]) | v_bits(m.of[1])) != 0; }
-FGE_WIDE_FUNCTION(WIDE_MASK) FN(wide_both)(WIDE_MASK m, WIDE_MASK o) { return (WIDE_MASK){{v_both(m.of[0], o.of[0]), v_both(m.of[1], o.of[1])}}; }
+FGE_WIDE_FUNCTION(WIDE_MASK) FN(wide_both)(WIDE_MASK m, WIDE_MASK o) {
+    return (WIDE_MASK){{v_both(m.of[0], o.of[0]), v_both(m.of[1], o.of[1])}};
+}
 FGE_WIDE_FUNCTION(WIDE) FN(load_wide)(const REAL *from) { return (WIDE){{v_load(from), v_load(from + W)}}; }
 #undef FGE_WIDE_1
 #undef FGE_WIDE_2

@@ -101,7 +101,8 @@ static void *load_private(const char *path) {
             snprintf(before, sizeof before, "%s", set ? set : "");
             setenv(THREADS_VARIABLE, "1", 1);
             library = dlopen(name, RTLD_NOW | RTLD_LOCAL | BIND_TO_ITSELF);
-            if (set) setenv(THREADS_VARIABLE, before, 1); else unsetenv(THREADS_VARIABLE);
+            if (set) setenv(THREADS_VARIABLE, before, 1);
+            else unsetenv(THREADS_VARIABLE);
         }
     }
     if (from >= 0) close(from);

@@ -6,7 +6,8 @@
 #include "half.h"
 
 fge_operand fge_operand_of(fge_in in, int64_t rows, int64_t cols, int dtype) {
-    fge_operand o = {.data = in.data, .rows = rows, .cols = cols, .row_stride = in.row_stride, .col_stride = in.col_stride, .dtype = dtype};
+    fge_operand o = {
+        .data = in.data, .rows = rows, .cols = cols, .row_stride = in.row_stride, .col_stride = in.col_stride, .dtype = dtype};
     /* the stride of an axis of length one means nothing: give it one that every reader can use */
     if (cols <= 1) o.col_stride = 1;
     if (rows <= 1) o.row_stride = o.col_stride == 1 ? fge_max(cols, 1) : 1;
@@ -119,8 +120,8 @@ static void set_element(void *base, int64_t i, int dtype, double value) {
 }
 
 int fge_bad_call(int64_t m, int64_t n, int64_t k, int dtype, fge_activation activation) {
-    return m < 0 || n < 0 || k < 0 || dtype < FGE_FLOAT32 || dtype > FGE_BFLOAT16 ||
-           activation.id < 0 || activation.id >= FGE_ACTIVATION_COUNT;
+    return m < 0 || n < 0 || k < 0 || dtype < FGE_FLOAT32 || dtype > FGE_BFLOAT16 || activation.id < 0 ||
+           activation.id >= FGE_ACTIVATION_COUNT;
 }
 int fge_bad_second_dtype(int dtype, int of_operator) {
     return dtype != of_operator && !(dtype == FGE_FLOAT32 && fge_is_half(of_operator));
@@ -133,7 +134,9 @@ static int bias_is_real(const void *bias, int dtype, int64_t stride, int64_t n, 
     return !bias || (dtype == fge_real_dtype(of_operator) && (stride == 1 || n == 1));
 }
 size_t fge_bias_room(const void *bias, int dtype, int64_t stride, int64_t n, int of_operator) {
-    return bias_is_real(bias, dtype, stride, n, of_operator) ? 0 : (size_t)(n * fge_dtype_size(fge_real_dtype(of_operator)) + 63) / 64 * 64;
+    return bias_is_real(bias, dtype, stride, n, of_operator)
+               ? 0
+               : (size_t)(n * fge_dtype_size(fge_real_dtype(of_operator)) + 63) / 64 * 64;
 }
 const void *fge_bias_as_real(const void *bias, int dtype, int64_t stride, int64_t n, int of_operator, void *room) {
     if (bias_is_real(bias, dtype, stride, n, of_operator)) return bias;

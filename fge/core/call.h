@@ -28,8 +28,8 @@ fge_gemm *fge_call_add(fge_call *c, fge_operand a, fge_operand b, int64_t p, int
 /* where its result goes */
 void fge_store_gradient(fge_epilogue *e, const fge_out *out, int64_t cols);
 
-/* After every product is added: engines, tiles and memory, with `extra` bytes for the caller at *extra_at. fge_call_begin gives nothing to
- * give back unless it answers FGE_OK. */
+/* After every product is added: engines, tiles and memory, with `extra` bytes for the caller at *extra_at. fge_call_begin gives
+ * nothing to give back unless it answers FGE_OK. */
 fge_status fge_call_plan(fge_call *c);
 fge_status fge_call_begin(fge_call *c, size_t extra, fge_workspace *workspace, void **extra_at);
 void fge_call_run(fge_call *c, int product, const fge_workspace *workspace);
@@ -38,7 +38,8 @@ void fge_call_end(const fge_call *c, fge_workspace *workspace);
 /* The accumulator's dtype. */
 static inline int fge_real_dtype(int dtype) { return dtype == FGE_FLOAT64 ? FGE_FLOAT64 : FGE_FLOAT32; }
 
-/* A bias in the accumulator's dtype: bytes of room that it needs (0: it can be used as it is), and the bias itself, in that room. */
+/* A bias in the accumulator's dtype: bytes of room that it needs (0: it can be used as it is), and the bias itself, in that room.
+ */
 size_t fge_bias_room(const void *bias, int dtype, int64_t stride, int64_t n, int of_operator);
 const void *fge_bias_as_real(const void *bias, int dtype, int64_t stride, int64_t n, int of_operator, void *room);
 /* bias_grad (+)= sums */

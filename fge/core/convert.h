@@ -24,10 +24,8 @@ static inline V load_halves(const uint16_t *p, int n, int dtype) {
 }
 static inline void store_halves(uint16_t *p, V v, int n, int dtype) {
     const __m256i h = narrow_halves(v, dtype);
-    if (n == W)
-        _mm256_storeu_si256((__m256i *)p, h);
-    else
-        _mm256_mask_storeu_epi16(p, FGE_LANES16(n), h);
+    if (n == W) _mm256_storeu_si256((__m256i *)p, h);
+    else _mm256_mask_storeu_epi16(p, FGE_LANES16(n), h);
 }
 #elif defined(FGE_ISA_AVX2)
 static inline V widen_halves(__m128i h, int dtype) {
@@ -84,10 +82,8 @@ static inline ALWAYS_INLINE void store_as_f32(void *base, int64_t index, V v, in
         return;
     }
     float *p = (float *)base + index;
-    if (n == W)
-        v_store(p, v);
-    else
-        v_store_n(p, v, n);
+    if (n == W) v_store(p, v);
+    else v_store_n(p, v, n);
 }
 /* v as it will be once stored in dtype */
 static inline ALWAYS_INLINE V rounded_f32(V v, int dtype) {
@@ -116,10 +112,8 @@ static inline ALWAYS_INLINE V load_as_f64(const void *base, int64_t index, int n
 static inline ALWAYS_INLINE void store_as_f64(void *base, int64_t index, V v, int n, int dtype) {
     (void)dtype;
     double *p = (double *)base + index;
-    if (n == W)
-        v_store(p, v);
-    else
-        v_store_n(p, v, n);
+    if (n == W) v_store(p, v);
+    else v_store_n(p, v, n);
 }
 static inline ALWAYS_INLINE V rounded_f64(V v, int dtype) {
     (void)dtype;

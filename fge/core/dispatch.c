@@ -76,12 +76,11 @@ typedef struct {
     const fge_kernels *kernels;
     const char *(*missing)(void);
 } isa;
-static const isa isas[] = { /* the first that can run is the best */
+static const isa isas[] = {
+/* the first that can run is the best */
 #if defined(__x86_64__)
-    {&fge_kernels_amx, amx_missing},
-    {&fge_kernels_avx512_bf16, avx512_bf16_missing},
-    {&fge_kernels_avx512, avx512_missing},
-    {&fge_kernels_avx2, avx2_missing},
+    {&fge_kernels_amx, amx_missing},          {&fge_kernels_avx512_bf16, avx512_bf16_missing},
+    {&fge_kernels_avx512, avx512_missing},    {&fge_kernels_avx2, avx2_missing},
 #endif
     {&fge_kernels_portable, nothing_missing},
 };

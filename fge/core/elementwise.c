@@ -46,7 +46,10 @@ static void derivative_task(void *context, int64_t i, void *scratch) {
     fge_operand out_grad = *d->dz;
     out_grad.activation = (fge_activation){0};
     read_tile(d->real, &out_grad, &b, scratch);
-    fge_epilogue e = {.state_activation = d->dz->activation, .state = d->dz->reserve, .state_dtype = d->dz->dtype, .state_stride = d->dz->reserve_stride};
+    fge_epilogue e = {.state_activation = d->dz->activation,
+                      .state = d->dz->reserve,
+                      .state_dtype = d->dz->dtype,
+                      .state_stride = d->dz->reserve_stride};
     fge_store_gradient(&e, d->to, d->dz->cols);
     d->real->epilogue(&e, scratch, COLS, b.rows, b.cols, b.row, b.col);
 }
@@ -68,10 +71,12 @@ static void glu_task(void *context, int64_t i, void *scratch) {
     const int64_t rows = d->out_grad.rows, cols = d->out_grad.cols;
     const block b = block_at(i, rows, cols);
     const int64_t corner = b.row * cols + b.col;
-    char *const tiles = scratch, *const grad = tiles, *const act = tiles + TILE * real->size, *const up = tiles + 2 * TILE * real->size;
+    char *const tiles = scratch, *const grad = tiles, *const act = tiles + TILE * real->size,
+                *const up = tiles + 2 * TILE * real->size;
     char *const product = tiles + 3 * TILE * real->size;
     uint8_t *const bits = (uint8_t *)scratch + TILES * TILE * sizeof(double);
-    const fge_operand z_gate = {.data = d->z_gate, .rows = rows, .cols = cols, .row_stride = cols, .col_stride = 1, .dtype = dtype};
+    const fge_operand z_gate = {
+        .data = d->z_gate, .rows = rows, .cols = cols, .row_stride = cols, .col_stride = 1, .dtype = dtype};
     fge_operand z_up = z_gate;
     z_up.data = d->z_up;
     read_tile(real, &d->out_grad, &b, grad);
@@ -79,21 +84,44 @@ static void glu_task(void *context, int64_t i, void *scratch) {
     read_tile(real, &z_up, &b, up);
 
     const fge_reserve_kind kind = fge_reserve_kind_of(d->activation.id);
-    const fge_epilogue activate = {.out = act, .out_stride = COLS, .out_dtype = real->dtype, .activation = d->activation,
-                                   .reserve = kind == FGE_RESERVE_BITS ? bits : NULL, .reserve_kind = FGE_RESERVE_BITS,
-                                   .reserve_stride = COLS / 8, .q = b.cols};
+    const fge_epilogue activate = {.out = act,
+                                   .out_stride = COLS,
+                                   .out_dtype = real->dtype,
+                                   .activation = d->activation,
+                                   .reserve = kind == FGE_RESERVE_BITS ? bits : NULL,
+                                   .reserve_kind = FGE_RESERVE_BITS,
+                                   .reserve_stride = COLS / 8,
+                                   .q = b.cols};
     real->epilogue(&activate, act, COLS, b.rows, b.cols, 0, 0);
 
     memcpy(product, grad, (size_t)(TILE * real->size));
-    const fge_epilogue up_grad = {.out = (char *)d->up_grad + corner * fge_dtype_size(dtype), .out_stride = cols, .out_dtype = dtype, .q = b.cols,
-                                  .other = act, .other_role = FGE_TIMES_OTHER, .other_dtype = real->dtype, .other_stride = COLS};
+    const fge_epilogue up_grad = {.out = (char *)d->up_grad + corner * fge_dtype_size(dtype),
+                                  .out_stride = cols,
+                                  .out_dtype = dtype,
+                                  .q = b.cols,
+                                  .other = act,
+                                  .other_role = FGE_TIMES_OTHER,
+                                  .other_dtype = real->dtype,
+                                  .other_stride = COLS};
     real->epilogue(&up_grad, product, COLS, b.rows, b.cols, 0, 0);
 
-    const fge_epilogue times_up = {.out = product, .out_stride = COLS, .out_dtype = real->dtype, .q = b.cols,
-                                   .other = up, .other_role = FGE_TIMES_OTHER, .other_dtype = real->dtype, .other_stride = COLS};
+    const fge_epilogue times_up = {.out = product,
+                                   .out_stride = COLS,
+                                   .out_dtype = real->dtype,
+                                   .q = b.cols,
+                                   .other = up,
+                                   .other_role = FGE_TIMES_OTHER,
+                                   .other_dtype = real->dtype,
+                                   .other_stride = COLS};
     real->epilogue(&times_up, grad, COLS, b.rows, b.cols, 0, 0);
-    fge_epilogue gate_grad = {.out = (char *)d->gate_grad + corner * fge_dtype_size(dtype), .out_stride = cols, .out_dtype = dtype, .q = b.cols,
-                              .state_activation = d->activation, .state = bits, .state_dtype = dtype, .state_stride = COLS / 8};
+    fge_epilogue gate_grad = {.out = (char *)d->gate_grad + corner * fge_dtype_size(dtype),
+                              .out_stride = cols,
+                              .out_dtype = dtype,
+                              .q = b.cols,
+                              .state_activation = d->activation,
+                              .state = bits,
+                              .state_dtype = dtype,
+                              .state_stride = COLS / 8};
     if (kind == FGE_RESERVE_Z) {
         gate_grad.state = fge_at(d->z_gate, corner, dtype);
         gate_grad.state_stride = cols;

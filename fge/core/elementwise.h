@@ -9,8 +9,8 @@ void fge_elementwise_plan(fge_call *c, int64_t rows, int64_t cols);
 /* to (+)= the operand's elements, dZ */
 void fge_store_derivative(const fge_operand *dz, const fge_out *to, const fge_workspace *workspace);
 
-/* up_grad = out_grad * act(z_gate), gate_grad = out_grad * z_up * act'(z_gate), each rounded once. All [rows, cols] of dtype; but for
- * out_grad with packed rows. */
+/* up_grad = out_grad * act(z_gate), gate_grad = out_grad * z_up * act'(z_gate), each rounded once. All [rows, cols] of dtype; but
+ * for out_grad with packed rows. */
 typedef struct {
     fge_operand out_grad;
     fge_activation activation;

@@ -12,10 +12,10 @@ typedef struct {
     const fge_kernels *kernels;
     const fge_real_kernels *real;
     const void *engine_data;
-    int64_t p_tile, q_tile; /* one task's part of the result */
-    int64_t r_step;         /* operands are made ready for this much of r at a time */
+    int64_t p_tile, q_tile;  /* one task's part of the result */
+    int64_t r_step;          /* operands are made ready for this much of r at a time */
     int64_t splits, r_split; /* r is cut in `splits` parts of r_split, summed afterwards in order */
-    size_t scratch;         /* bytes that a thread needs */
+    size_t scratch;          /* bytes that a thread needs */
 } fge_plan;
 
 typedef struct {
@@ -36,8 +36,7 @@ extern const fge_engine fge_engine_native, fge_engine_blas;
 
 /* The whole product: tiles, splits, sums. A plan tells the memory that the run needs, so that a caller with several
  * products can take it all before the first one writes. */
-void fge_gemm_plan(const fge_engine *engine, const fge_kernels *kernels, const fge_gemm *gemm, int threads,
-                   fge_plan *plan);
+void fge_gemm_plan(const fge_engine *engine, const fge_kernels *kernels, const fge_gemm *gemm, int threads, fge_plan *plan);
 size_t fge_gemm_shared_bytes(const fge_plan *plan);
 void fge_gemm_run(const fge_engine *engine, const fge_plan *plan, const fge_workspace *workspace);
 
@@ -52,7 +51,9 @@ int64_t fge_r_step(const fge_plan *plan);
 /* The kernels of pairs that serve the product, or NULL. */
 static inline const fge_pair_kernels *fge_pairs_of(const fge_plan *plan) {
     const int dtype = plan->gemm->dtype;
-    const fge_pair_kernels *pairs = dtype == FGE_BFLOAT16 ? plan->kernels->bf16 : dtype == FGE_FLOAT16 ? plan->kernels->f16 : NULL;
+    const fge_pair_kernels *pairs = dtype == FGE_BFLOAT16  ? plan->kernels->bf16
+                                    : dtype == FGE_FLOAT16 ? plan->kernels->f16
+                                                           : NULL;
     return pairs && plan->gemm->r >= pairs->r_least ? pairs : NULL;
 }
 /* `length` in equal tiles of a multiple of `unit`, none longer than `most` (or one unit) */

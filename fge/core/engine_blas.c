@@ -50,15 +50,13 @@ static void turn(const void *from, int64_t from_ld, int64_t rows, int64_t cols, 
         for (int64_t j0 = 0; j0 < cols; j0 += SQUARE)
             for (int64_t i = i0; i < fge_min(i0 + SQUARE, rows); i++)
                 for (int64_t j = j0; j < fge_min(j0 + SQUARE, cols); j++)
-                    if (size == 8)
-                        ((double *)to)[i * to_ld + j] = ((const double *)from)[j * from_ld + i];
-                    else
-                        ((float *)to)[i * to_ld + j] = ((const float *)from)[j * from_ld + i];
+                    if (size == 8) ((double *)to)[i * to_ld + j] = ((const double *)from)[j * from_ld + i];
+                    else ((float *)to)[i * to_ld + j] = ((const float *)from)[j * from_ld + i];
 }
 
 /* Rows by columns of an operand as the product sees it, in place or made ready in `to`, which has room for it twice. */
-static view block(const fge_plan *plan, const fge_operand *o, int64_t row0, int64_t rows, int64_t col0, int64_t cols, int small, char *to,
-                  void *column_sums) {
+static view block(const fge_plan *plan, const fge_operand *o, int64_t row0, int64_t rows, int64_t col0, int64_t cols, int small,
+                  char *to, void *column_sums) {
     const int64_t size = plan->real->size;
     const int in_place = readable(plan->gemm, o);
     const int natural_by_rows = !in_place || (o->col_stride == 1 && o->row_stride >= o->cols);
@@ -86,18 +84,19 @@ static void gemm(int is_double, int p, int q, int r, view a, view b, double beta
     if (is_double) {
         double one = 1;
         fge_blas.dgemm(&b.transposed, &a.transposed, &q, &p, &r, &one, (double *)b.data, &b.ld, (double *)a.data, &a.ld, &beta,
-                   (double *)c, &ldc);
+                       (double *)c, &ldc);
     } else {
         float one = 1, beta32 = (float)beta;
         fge_blas.sgemm(&b.transposed, &a.transposed, &q, &p, &r, &one, (float *)b.data, &b.ld, (float *)a.data, &a.ld, &beta32,
-                   (float *)c, &ldc);
+                       (float *)c, &ldc);
     }
 }
 /* Adds the REAL sums of one block to the double totals and clears them. */
 static void collect(void *block_sums, double *sums, int64_t n, int is_double) {
     for (int64_t j = 0; j < n; j++) {
         sums[j] += is_double ? ((double *)block_sums)[j] : (double)((float *)block_sums)[j];
-        if (is_double) ((double *)block_sums)[j] = 0; else ((float *)block_sums)[j] = 0;
+        if (is_double) ((double *)block_sums)[j] = 0;
+        else ((float *)block_sums)[j] = 0;
     }
 }
 

@@ -37,7 +37,8 @@ static panels panels_of(const fge_plan *plan) {
     return (panels){NULL, plan->real->mr, plan->real->nr, plan->real->size, 1};
 }
 
-/* Whether the result can hold the sums between steps. Only the columns of full register tiles do: the micro-kernel writes nr of them. */
+/* Whether the result can hold the sums between steps. Only the columns of full register tiles do: the micro-kernel writes nr of
+ * them. */
 static int sums_wait_in_out(const fge_plan *plan, const panels *w) {
     const fge_epilogue *e = &plan->gemm->epilogue;
     return !w->pairs && e->out_dtype == plan->real->dtype && !e->accumulate;
@@ -63,8 +64,8 @@ static layout layout_of(const fge_plan *plan, const panels *w) {
     return at;
 }
 
-/* Tiles for the packed route. b's panels stay in L2, and so do the sums where r takes several steps. Within that room the tiles are
- * those for which the operands are made ready at least cost: a once for each tile along q, b once for each along p. */
+/* Tiles for the packed route. b's panels stay in L2, and so do the sums where r takes several steps. Within that room the tiles
+ * are those for which the operands are made ready at least cost: a once for each tile along q, b once for each along p. */
 enum { SIDE_LEAST = 112, READY = 1, DERIVED = 4 }; /* costs of an element, a derivative's with it */
 
 static int64_t cost_of_tiles(const fge_gemm *g, int64_t p_tile, int64_t q_tile) {
@@ -95,8 +96,7 @@ static void plan_packed(fge_plan *plan, const panels *w, int64_t tasks) {
         if (!p_can && !q_can) break;
         if (p_can && (!q_can || cost_of_tiles(g, p_half, plan->q_tile) <= cost_of_tiles(g, plan->p_tile, q_half)))
             plan->p_tile = p_half;
-        else
-            plan->q_tile = q_half;
+        else plan->q_tile = q_half;
     }
     plan->scratch = (size_t)layout_of(plan, w).end;
 }
@@ -127,10 +127,8 @@ typedef struct {
 } panel;
 
 static void read_panel(const fge_plan *plan, const panel *p, void *to, int64_t ld, int dtype) {
-    if (p->along_r)
-        plan->real->read(p->operand, p->first, p->count, p->r0, p->r, to, ld, dtype, NULL);
-    else
-        plan->real->read(p->operand, p->r0, p->r, p->first, p->count, to, ld, dtype, p->column_sums);
+    if (p->along_r) plan->real->read(p->operand, p->first, p->count, p->r0, p->r, to, ld, dtype, NULL);
+    else plan->real->read(p->operand, p->r0, p->r, p->first, p->count, to, ld, dtype, p->column_sums);
 }
 /* The panel's corner, where it can be packed from memory as it is: contiguous rows of elements of `dtype`. */
 static const void *in_place(const panel *p, int dtype) {
@@ -164,11 +162,10 @@ static void pack_real(const fge_plan *plan, const panel *p, void *to, void *read
         turn(ready, part.r, p->count, part.r, (char *)to + l * width * real->size);
     }
 }
-static void pack_halves(const fge_pair_kernels *pairs, const panel *p, const uint16_t *rows, int64_t stride, int64_t r, void *to) {
-    if (p->of_a)
-        (p->along_r ? pairs->pack_a_along : pairs->pack_a_across)(rows, stride, p->count, r, to);
-    else
-        (p->along_r ? pairs->pack_b_along : pairs->pack_b_across)(rows, stride, p->count, r, to);
+static void pack_halves(const fge_pair_kernels *pairs, const panel *p, const uint16_t *rows, int64_t stride, int64_t r,
+                        void *to) {
+    if (p->of_a) (p->along_r ? pairs->pack_a_along : pairs->pack_a_across)(rows, stride, p->count, r, to);
+    else (p->along_r ? pairs->pack_b_along : pairs->pack_b_across)(rows, stride, p->count, r, to);
 }
 static void pack_pairs(const fge_plan *plan, const fge_pair_kernels *pairs, const panel *p, void *to, void *ready) {
     const uint16_t *rows = in_place(p, plan->gemm->dtype);
@@ -188,10 +185,8 @@ static void pack_pairs(const fge_plan *plan, const fge_pair_kernels *pairs, cons
     }
 }
 static void pack(const fge_plan *plan, const panels *w, const panel *p, void *to, void *ready) {
-    if (w->pairs)
-        pack_pairs(plan, w->pairs, p, to, ready);
-    else
-        pack_real(plan, p, to, ready);
+    if (w->pairs) pack_pairs(plan, w->pairs, p, to, ready);
+    else pack_real(plan, p, to, ready);
 }
 
 /* b's panels. Natural rows across them are taken a few at a time over all panels, so that memory is read along its rows. */
@@ -230,7 +225,8 @@ static void prefetch_out(const fge_epilogue *e, int64_t row0, int64_t rows, int6
 
 /* Sums of pairs that are NaN, once more in float: a part of an infinity is NaN, its float isn't. Finite operands have finite sums
  * (65504^2 times any length is within float's range), so this is about elements whose row or column holds an infinity or NaN. */
-static void mend_nan(const fge_plan *plan, const fge_tile *t, int64_t i, int64_t rows, int64_t j, int64_t cols, float *c, int64_t ldc) {
+static void mend_nan(const fge_plan *plan, const fge_tile *t, int64_t i, int64_t rows, int64_t j, int64_t cols, float *c,
+                     int64_t ldc) {
     enum { MOST = 32, STEP = 64 };
     const fge_gemm *g = plan->gemm;
     const fge_real_kernels *real = plan->real;
@@ -239,10 +235,8 @@ static void mend_nan(const fge_plan *plan, const fge_tile *t, int64_t i, int64_t
     for (int64_t l = 0; l < t->r; l += STEP) {
         const int64_t r = fge_min(STEP, t->r - l), r0 = t->r0 + l;
         const int64_t a_row = g->a.transposed ? 1 : STEP, a_col = g->a.transposed ? MOST : 1;
-        if (g->a.transposed)
-            real->read(&g->a, r0, r, t->p0 + i, rows, a, MOST, FGE_FLOAT32, NULL);
-        else
-            real->read(&g->a, t->p0 + i, rows, r0, r, a, STEP, FGE_FLOAT32, NULL);
+        if (g->a.transposed) real->read(&g->a, r0, r, t->p0 + i, rows, a, MOST, FGE_FLOAT32, NULL);
+        else real->read(&g->a, t->p0 + i, rows, r0, r, a, STEP, FGE_FLOAT32, NULL);
         if (g->b.transposed) {
             real->read(&g->b, t->q0 + j, cols, r0, r, turned, STEP, FGE_FLOAT32, NULL);
             for (int64_t col = 0; col < cols; col++)
@@ -251,7 +245,8 @@ static void mend_nan(const fge_plan *plan, const fge_tile *t, int64_t i, int64_t
             real->read(&g->b, r0, r, t->q0 + j, cols, b, MOST, FGE_FLOAT32, NULL);
         }
         for (int64_t row = 0; row < rows; row += real->mr)
-            real->tile(r, a + row * a_row, a_row, a_col, b, MOST, sums + row * MOST, MOST, (int)fge_min(real->mr, rows - row), (int)cols, l > 0);
+            real->tile(r, a + row * a_row, a_row, a_col, b, MOST, sums + row * MOST, MOST, (int)fge_min(real->mr, rows - row),
+                       (int)cols, l > 0);
     }
     for (int64_t row = 0; row < rows; row++)
         for (int64_t col = 0; col < cols; col++)
@@ -308,8 +303,7 @@ static void multiply_packed(const fge_plan *plan, const fge_tile *t, const fge_e
                 const char *b = b_panels + j * r_room * w.unit;
                 if (pairs)
                     pairs->tile(r, (const uint16_t *)a_panel, (const uint16_t *)b, (float *)c, ldc, (int)rows, r0 > 0, &pending);
-                else
-                    real->tile(r, a_panel, 1, mr, b, nr, c, ldc, (int)rows, (int)nr, r0 > 0);
+                else real->tile(r, a_panel, 1, mr, b, nr, c, ldc, (int)rows, (int)nr, r0 > 0);
                 if (!last) continue;
                 if (pairs && pairs->any_nan && pairs->any_nan((float *)c, ldc, (int)rows))
                     mend_nan(plan, t, i, rows, j, cols, (float *)c, ldc);
@@ -333,7 +327,8 @@ static void multiply_direct(const fge_plan *plan, const fge_tile *t, const fge_e
     const fge_gemm *g = plan->gemm;
     const fge_real_kernels *real = plan->real;
     const int64_t size = real->size, mr = real->mr, nr = real->nr;
-    const int64_t a_row = fge_operand_row_stride(&g->a), a_col = fge_operand_col_stride(&g->a), b_row = fge_operand_row_stride(&g->b);
+    const int64_t a_row = fge_operand_row_stride(&g->a), a_col = fge_operand_col_stride(&g->a),
+                  b_row = fge_operand_row_stride(&g->b);
     for (int64_t i = 0; i < t->p; i += mr)
         for (int64_t j = 0; j < t->q; j += nr) {
             const int64_t rows = fge_min(mr, t->p - i), cols = fge_min(nr, t->q - j);
@@ -342,8 +337,8 @@ static void multiply_direct(const fge_plan *plan, const fge_tile *t, const fge_e
             int64_t r0 = 0;
             do {
                 const int64_t r = fge_min(plan->r_step, t->r - r0);
-                real->tile(r, a + r0 * a_col * size, a_row, a_col, b + r0 * b_row * size, b_row, scratch, nr, (int)rows, (int)cols,
-                           r0 > 0);
+                real->tile(r, a + r0 * a_col * size, a_row, a_col, b + r0 * b_row * size, b_row, scratch, nr, (int)rows,
+                           (int)cols, r0 > 0);
                 r0 += r;
             } while (r0 < t->r);
             real->epilogue(epilogue, scratch, nr, rows, cols, t->p0 + i, t->q0 + j);

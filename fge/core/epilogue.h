@@ -32,22 +32,28 @@ static inline VM FN(load_bits)(const uint8_t *row, int64_t c, int n) {
 #define PARAMETERS_OF(activation) {(REAL)(activation).parameter[0], (REAL)(activation).parameter[1]}
 
 /* gradient * act'(..) at column c of a row whose reserve starts at `state` */
-static inline ALWAYS_INLINE V FN(times_derivative)(V gradient, int activation, const REAL *p, int dtype, const void *state, int64_t c, int n) {
+static inline ALWAYS_INLINE V FN(times_derivative)(V gradient, int activation, const REAL *p, int dtype, const void *state,
+                                                   int64_t c, int n) {
     switch (fge_reserve_kind_of(activation)) {
     case FGE_RESERVE_NONE: return gradient;
     case FGE_RESERVE_BITS: return FN(activation_masked)(activation, gradient, FN(load_bits)((const uint8_t *)state, c, n), p);
-    default: return v_mul(gradient, FN(activation_derivative)(activation, FN(load_as)(state, c, n, dtype), fge_is_half(dtype), p));
+    default:
+        return v_mul(gradient, FN(activation_derivative)(activation, FN(load_as)(state, c, n, dtype), fge_is_half(dtype), p));
     }
 }
 #if FGE_WIDE
-/* two vectors at once: n lanes each, at columns first_c and second_c of rows whose reserves start at first_state and second_state */
-static inline ALWAYS_INLINE WIDE FN(times_derivative_wide)(WIDE gradient, int activation, const REAL *p, int dtype, const void *first_state,
-                                                          int64_t first_c, const void *second_state, int64_t second_c, int n) {
+/* two vectors at once: n lanes each, at columns first_c and second_c of rows whose reserves start at first_state and second_state
+ */
+static inline ALWAYS_INLINE WIDE FN(times_derivative_wide)(WIDE gradient, int activation, const REAL *p, int dtype,
+                                                           const void *first_state, int64_t first_c, const void *second_state,
+                                                           int64_t second_c, int n) {
     switch (fge_reserve_kind_of(activation)) {
     case FGE_RESERVE_NONE: return gradient;
     case FGE_RESERVE_BITS:
-        gradient.of[0] = FN(activation_masked)(activation, gradient.of[0], FN(load_bits)((const uint8_t *)first_state, first_c, n), p);
-        gradient.of[1] = FN(activation_masked)(activation, gradient.of[1], FN(load_bits)((const uint8_t *)second_state, second_c, n), p);
+        gradient.of[0] =
+            FN(activation_masked)(activation, gradient.of[0], FN(load_bits)((const uint8_t *)first_state, first_c, n), p);
+        gradient.of[1] =
+            FN(activation_masked)(activation, gradient.of[1], FN(load_bits)((const uint8_t *)second_state, second_c, n), p);
         return gradient;
     default: {
         const WIDE reserved = {{FN(load_as)(first_state, first_c, n, dtype), FN(load_as)(second_state, second_c, n, dtype)}};
@@ -62,7 +68,8 @@ static inline const void *FN(state_row)(const void *state, int64_t stride, int64
 }
 
 static inline ALWAYS_INLINE void FN(forward_step)(const fge_epilogue *e, const REAL *sums, const REAL *bias, void *out,
-                                                 void *reserve, int64_t c, int64_t left, int activation, const REAL *p, int dtype) {
+                                                  void *reserve, int64_t c, int64_t left, int activation, const REAL *p,
+                                                  int dtype) {
     const fge_reserve_kind kind = fge_reserve_kind_of(activation);
     unsigned bits = 0;
     for (int s = 0; s < STEP_VECTORS; s++) {
@@ -71,7 +78,8 @@ static inline ALWAYS_INLINE void FN(forward_step)(const fge_epilogue *e, const R
         V z = n == W ? v_load(sums + s * W) : v_load_n(sums + s * W, n);
         if (bias) z = v_add(z, n == W ? v_load(bias + s * W) : v_load_n(bias + s * W, n));
         if (reserve && kind == FGE_RESERVE_Z) FN(store_as)(reserve, c + s * W, z, n, dtype);
-        if (kind == FGE_RESERVE_BITS) bits |= (v_bits(FN(activation_bit)(activation, z, p)) & ((1u << n) - 1)) << (s * W); /* no lane past the last */
+        if (kind == FGE_RESERVE_BITS)
+            bits |= (v_bits(FN(activation_bit)(activation, z, p)) & ((1u << n) - 1)) << (s * W); /* no lane past the last */
         FN(store_as)(out, c + s * W, FN(activation_forward)(activation, z, fge_is_half(dtype), p), n, dtype);
     }
     if (reserve && kind == FGE_RESERVE_BITS) FN(store_bits)((uint8_t *)reserve + (c >> 3), bits, left);
@@ -81,7 +89,7 @@ static inline ALWAYS_INLINE void FN(forward_step)(const fge_epilogue *e, const R
 #if FGE_WIDE
 /* 2 W columns at once, all of them there */
 static inline ALWAYS_INLINE void FN(forward_wide)(const REAL *sums, const REAL *bias, void *out, void *reserve, int64_t c,
-                                                 int activation, const REAL *p, int dtype) {
+                                                  int activation, const REAL *p, int dtype) {
     const fge_reserve_kind kind = fge_reserve_kind_of(activation);
     WIDE z = FN(load_wide)(sums);
     if (bias) z = FN(wide_add)(z, FN(load_wide)(bias));
@@ -104,8 +112,8 @@ static inline void FN(clear_padding)(uint8_t *row, const fge_epilogue *e) {
     memset(row + used, 0, (size_t)(e->reserve_stride - used));
 }
 
-static inline ALWAYS_INLINE void FN(forward_tile)(const fge_epilogue *e, const REAL *sums, int64_t ld, int64_t rows,
-                                                 int64_t cols, int64_t row0, int64_t col0, int activation, int dtype) {
+static inline ALWAYS_INLINE void FN(forward_tile)(const fge_epilogue *e, const REAL *sums, int64_t ld, int64_t rows, int64_t cols,
+                                                  int64_t row0, int64_t col0, int activation, int dtype) {
     const fge_reserve_kind kind = fge_reserve_kind_of(activation);
     const REAL *bias = e->bias ? (const REAL *)e->bias + col0 : NULL;
     const REAL p[] = PARAMETERS_OF(e->activation);
@@ -114,7 +122,8 @@ static inline ALWAYS_INLINE void FN(forward_tile)(const fge_epilogue *e, const R
         void *out = (char *)e->out + (row0 + i) * e->out_stride * fge_dtype_size(dtype);
         void *reserve = NULL;
         if (e->reserve && kind != FGE_RESERVE_NONE)
-            reserve = (char *)e->reserve + (row0 + i) * e->reserve_stride * (kind == FGE_RESERVE_BITS ? 1 : fge_dtype_size(dtype));
+            reserve =
+                (char *)e->reserve + (row0 + i) * e->reserve_stride * (kind == FGE_RESERVE_BITS ? 1 : fge_dtype_size(dtype));
         int64_t j = 0;
 #if FGE_WIDE
         for (; j + 2 * W <= cols; j += 2 * W)
@@ -130,7 +139,7 @@ static inline ALWAYS_INLINE void FN(forward_tile)(const fge_epilogue *e, const R
 
 /* out (+)= sums * act'(state) */
 static inline ALWAYS_INLINE void FN(gradient_tile)(const fge_epilogue *e, const REAL *sums, int64_t ld, int64_t rows,
-                                                  int64_t cols, int64_t row0, int64_t col0, int activation, int dtype) {
+                                                   int64_t cols, int64_t row0, int64_t col0, int activation, int dtype) {
     const int state_dtype = e->state_dtype;
     const REAL p[] = PARAMETERS_OF(e->state_activation);
     for (int64_t i = 0; i < rows; i++) {
@@ -140,8 +149,8 @@ static inline ALWAYS_INLINE void FN(gradient_tile)(const fge_epilogue *e, const 
         int64_t j = 0;
 #if FGE_WIDE
         for (; j + 2 * W <= cols; j += 2 * W) {
-            const WIDE sums_wide = FN(times_derivative_wide)(FN(load_wide)(row + j), activation, p, state_dtype, state, col0 + j, state,
-                                                             col0 + j + W, W);
+            const WIDE sums_wide = FN(times_derivative_wide)(FN(load_wide)(row + j), activation, p, state_dtype, state, col0 + j,
+                                                             state, col0 + j + W, W);
 #pragma GCC unroll 2
             for (int s = 0; s < 2; s++) {
                 const int64_t at = col0 + j + s * W;
@@ -163,17 +172,18 @@ static inline ALWAYS_INLINE void FN(gradient_tile)(const fge_epilogue *e, const 
 /* One body per activation and output dtype: the compiler folds both into it. */
 #undef FOR_EACH_OUT_DTYPE
 #if REAL_IS_F32
-#define FOR_EACH_OUT_DTYPE(body, activation)                       \
-    switch (e->out_dtype) {                                        \
-    case FGE_FLOAT32: body(activation, FGE_FLOAT32); break;        \
-    case FGE_FLOAT16: body(activation, FGE_FLOAT16); break;        \
-    default: body(activation, FGE_BFLOAT16); break;                \
+#define FOR_EACH_OUT_DTYPE(body, activation) \
+    switch (e->out_dtype) { \
+    case FGE_FLOAT32: body(activation, FGE_FLOAT32); break; \
+    case FGE_FLOAT16: body(activation, FGE_FLOAT16); break; \
+    default: body(activation, FGE_BFLOAT16); break; \
     }
 #else
 #define FOR_EACH_OUT_DTYPE(body, activation) body(activation, FGE_FLOAT64);
 #endif
 
-static void FN(forward_any)(const fge_epilogue *e, REAL *sums, int64_t ld, int64_t rows, int64_t cols, int64_t row0, int64_t col0) {
+static void FN(forward_any)(const fge_epilogue *e, REAL *sums, int64_t ld, int64_t rows, int64_t cols, int64_t row0,
+                            int64_t col0) {
 #define FGE_FORWARD_BODY(id, dtype) FN(forward_tile)(e, sums, ld, rows, cols, row0, col0, id, dtype)
 #define FGE_FORWARD_CASE(name, ...) \
     case FGE_##name: FOR_EACH_OUT_DTYPE(FGE_FORWARD_BODY, FGE_##name) return;
@@ -181,7 +191,8 @@ static void FN(forward_any)(const fge_epilogue *e, REAL *sums, int64_t ld, int64
 #undef FGE_FORWARD_BODY
 #undef FGE_FORWARD_CASE
 }
-static void FN(gradient_any)(const fge_epilogue *e, const REAL *sums, int64_t ld, int64_t rows, int64_t cols, int64_t row0, int64_t col0) {
+static void FN(gradient_any)(const fge_epilogue *e, const REAL *sums, int64_t ld, int64_t rows, int64_t cols, int64_t row0,
+                             int64_t col0) {
 #define FGE_GRADIENT_BODY(id, dtype) FN(gradient_tile)(e, sums, ld, rows, cols, row0, col0, id, dtype)
 #define FGE_GRADIENT_CASE(name, ...) \
     case FGE_##name: FOR_EACH_OUT_DTYPE(FGE_GRADIENT_BODY, FGE_##name) return;
@@ -191,26 +202,30 @@ static void FN(gradient_any)(const fge_epilogue *e, const REAL *sums, int64_t ld
 }
 
 /* The tile on its way through an epilogue of more steps than forward_tile has, each over the tile while it is in L1. */
-static void FN(with_other)(const fge_epilogue *e, REAL *sums, int64_t ld, int64_t rows, int64_t cols, int64_t row0, int64_t col0) {
+static void FN(with_other)(const fge_epilogue *e, REAL *sums, int64_t ld, int64_t rows, int64_t cols, int64_t row0,
+                           int64_t col0) {
     const int dtype = e->other_dtype;
     for (int64_t i = 0; i < rows; i++) {
         const int64_t at = (row0 + i) * e->other_stride + col0;
         for (int64_t j = 0; j < cols; j += W) {
             const int n = FN(lanes)(cols - j);
             const V sum = FN(load_as)(sums, i * ld + j, n, REAL_DTYPE), other = FN(load_as)(e->other, at + j, n, dtype);
-            FN(store_as)(sums, i * ld + j, e->other_role == FGE_TIMES_OTHER ? v_mul(sum, other) : v_add(sum, other), n, REAL_DTYPE);
+            FN(store_as)(sums, i * ld + j, e->other_role == FGE_TIMES_OTHER ? v_mul(sum, other) : v_add(sum, other), n,
+                         REAL_DTYPE);
         }
     }
 }
 /* as it is, to `to` */
-static void FN(store_tile)(const fge_epilogue *e, void *to, int64_t stride, int dtype, REAL *sums, int64_t ld, int64_t rows, int64_t cols,
-                           int64_t row0, int64_t col0) {
+static void FN(store_tile)(const fge_epilogue *e, void *to, int64_t stride, int dtype, REAL *sums, int64_t ld, int64_t rows,
+                           int64_t cols, int64_t row0, int64_t col0) {
     const fge_epilogue store = {.out = to, .out_stride = stride, .out_dtype = dtype, .q = e->q};
     FN(forward_any)(&store, sums, ld, rows, cols, row0, col0);
 }
-static void FN(epilogue_in_steps)(const fge_epilogue *e, REAL *sums, int64_t ld, int64_t rows, int64_t cols, int64_t row0, int64_t col0) {
+static void FN(epilogue_in_steps)(const fge_epilogue *e, REAL *sums, int64_t ld, int64_t rows, int64_t cols, int64_t row0,
+                                  int64_t col0) {
     /* where the tile is its own result, rows and columns count from its corner */
-    const fge_epilogue add_bias = {.out = sums, .out_stride = ld, .out_dtype = REAL_DTYPE, .bias = e->bias ? (const REAL *)e->bias + col0 : NULL, .q = cols};
+    const fge_epilogue add_bias = {
+        .out = sums, .out_stride = ld, .out_dtype = REAL_DTYPE, .bias = e->bias ? (const REAL *)e->bias + col0 : NULL, .q = cols};
     FN(forward_any)(&add_bias, sums, ld, rows, cols, 0, 0);
     if (e->other_role == FGE_ADD_TO_Z) FN(with_other)(e, sums, ld, rows, cols, row0, col0);
     if (e->reserve && e->reserve_kind == FGE_RESERVE_Z)
@@ -232,13 +247,11 @@ static void FN(epilogue_in_steps)(const fge_epilogue *e, REAL *sums, int64_t ld,
 /* Whether forward_tile does it in one go. */
 static inline int FN(is_plain_forward)(const fge_epilogue *e) {
     if (e->other_role != FGE_NO_OTHER) return 0;
-    return !e->reserve || (e->reserve_kind == fge_reserve_kind_of(e->activation.id) && (e->reserve_kind == FGE_RESERVE_BITS || e->reserve_dtype == e->out_dtype));
+    return !e->reserve || (e->reserve_kind == fge_reserve_kind_of(e->activation.id) &&
+                           (e->reserve_kind == FGE_RESERVE_BITS || e->reserve_dtype == e->out_dtype));
 }
 static void FN(epilogue)(const fge_epilogue *e, void *sums, int64_t ld, int64_t rows, int64_t cols, int64_t row0, int64_t col0) {
-    if (e->state_activation.id != FGE_none || e->accumulate)
-        FN(gradient_any)(e, (const REAL *)sums, ld, rows, cols, row0, col0);
-    else if (FN(is_plain_forward)(e))
-        FN(forward_any)(e, (REAL *)sums, ld, rows, cols, row0, col0);
-    else
-        FN(epilogue_in_steps)(e, (REAL *)sums, ld, rows, cols, row0, col0);
+    if (e->state_activation.id != FGE_none || e->accumulate) FN(gradient_any)(e, (const REAL *)sums, ld, rows, cols, row0, col0);
+    else if (FN(is_plain_forward)(e)) FN(forward_any)(e, (REAL *)sums, ld, rows, cols, row0, col0);
+    else FN(epilogue_in_steps)(e, (REAL *)sums, ld, rows, cols, row0, col0);
 }

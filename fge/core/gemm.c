@@ -64,8 +64,8 @@ size_t fge_gemm_shared_bytes(const fge_plan *plan) {
 typedef struct {
     const fge_engine *engine;
     const fge_plan *plan;
-    char *partial;   /* [splits, p, q] of REAL, or NULL */
-    double *sums;    /* [splits, sums_length], or NULL */
+    char *partial; /* [splits, p, q] of REAL, or NULL */
+    double *sums;  /* [splits, sums_length], or NULL */
     int64_t p_tiles, q_tiles;
 } run;
 

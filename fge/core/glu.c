@@ -1,8 +1,8 @@
-/* A gated unit, out = act(x . w_gate + b_gate) * (x . w_up + b_up): two products that share x, and an epilogue of the second that multiplies
- * the first one in.
+/* A gated unit, out = act(x . w_gate + b_gate) * (x . w_up + b_up): two products that share x, and an epilogue of the second that
+ * multiplies the first one in.
  *
- * Rows of x are taken a chunk at a time through both, so that x comes from memory once, and the gate waits in the accumulator's type, in
- * a cache: no [m, n] of it exists. */
+ * Rows of x are taken a chunk at a time through both, so that x comes from memory once, and the gate waits in the accumulator's
+ * type, in a cache: no [m, n] of it exists. */
 #include "activation.h"
 #include "call.h"
 #include "elementwise.h"
@@ -22,7 +22,9 @@ typedef struct {
 } chunks;
 static int64_t rows_at(const chunks *c, int64_t row) { return fge_min(c->rows, c->m - row); }
 
-static void *at(const void *base, int64_t elements, int dtype) { return base ? (char *)base + elements * fge_dtype_size(dtype) : NULL; }
+static void *at(const void *base, int64_t elements, int dtype) {
+    return base ? (char *)base + elements * fge_dtype_size(dtype) : NULL;
+}
 
 fge_status fge_glu_forward(const fge_glu_forward_args *args) {
     const int64_t m = args->m, n = args->n, k = args->k;
@@ -31,15 +33,16 @@ fge_status fge_glu_forward(const fge_glu_forward_args *args) {
         (args->b_up && fge_bad_second_dtype(args->b_up_dtype, dtype)))
         return FGE_BAD_CALL;
     if (m == 0 || n == 0) return FGE_OK;
-    if (!args->out || !args->z_gate != !args->z_up || (k && (!args->x.data || !args->w_gate.data || !args->w_up.data))) return FGE_BAD_CALL;
+    if (!args->out || !args->z_gate != !args->z_up || (k && (!args->x.data || !args->w_gate.data || !args->w_up.data)))
+        return FGE_BAD_CALL;
 
     const chunks parts = {m, chunk_rows(m, n, real)};
     const int64_t last_rows = m % parts.rows ? m % parts.rows : parts.rows;
     fge_call c = {0};
     for (int i = 0; i < 2 * PAIR; i++) {
         const int64_t rows = i < PAIR ? parts.rows : last_rows;
-        fge_gemm *g = fge_call_add(&c, fge_operand_of(args->x, rows, k, dtype), fge_operand_of(i % PAIR ? args->w_up : args->w_gate, k, n, dtype),
-                                   rows, n, k, dtype);
+        fge_gemm *g = fge_call_add(&c, fge_operand_of(args->x, rows, k, dtype),
+                                   fge_operand_of(i % PAIR ? args->w_up : args->w_gate, k, n, dtype), rows, n, k, dtype);
         fge_epilogue *e = &g->epilogue;
         e->reserve_kind = FGE_RESERVE_Z;
         e->reserve_dtype = dtype;
@@ -67,7 +70,8 @@ fge_status fge_glu_forward(const fge_glu_forward_args *args) {
     if (status != FGE_OK) return status;
     char *const gate = room;
     const void *b_gate = fge_bias_as_real(args->b_gate, args->b_gate_dtype, args->b_gate_stride, n, dtype, gate + gate_room);
-    const void *b_up = fge_bias_as_real(args->b_up, args->b_up_dtype, args->b_up_stride, n, dtype, gate + gate_room + b_gate_room);
+    const void *b_up =
+        fge_bias_as_real(args->b_up, args->b_up_dtype, args->b_up_stride, n, dtype, gate + gate_room + b_gate_room);
     for (int64_t row = 0; row < m; row += parts.rows) {
         const int first = rows_at(&parts, row) == parts.rows ? FIRST : LAST_FIRST;
         for (int i = 0; i < PAIR; i++) {
@@ -91,7 +95,8 @@ fge_status fge_glu_backward(const fge_glu_backward_args *args) {
     if (fge_bad_call(m, n, k, dtype, args->activation)) return FGE_BAD_CALL;
     for (int i = 0; i < 5; i++)
         if (outs[i]->data && (outs[i]->dtype != dtype || outs[i]->accumulate)) return FGE_BAD_CALL;
-    if (m && n && (!args->out_grad.data || !args->z_gate || !args->z_up || !args->gate_grad || !args->up_grad)) return FGE_BAD_CALL;
+    if (m && n && (!args->out_grad.data || !args->z_gate || !args->z_up || !args->gate_grad || !args->up_grad))
+        return FGE_BAD_CALL;
 
     const fge_operand x = fge_operand_of(args->x, m, k, dtype);
     const fge_in gate_grad = {args->gate_grad, n, 1}, up_grad = {args->up_grad, n, 1};
@@ -101,8 +106,9 @@ fge_status fge_glu_backward(const fge_glu_backward_args *args) {
     const int has_x = args->x_grad.data && m && k;
     for (int i = 0; has_x && i < 2 * PAIR; i++) {
         const int64_t rows = i < PAIR ? parts.rows : last_rows;
-        fge_gemm *g = fge_call_add(&c, fge_operand_of(i % PAIR ? up_grad : gate_grad, rows, n, dtype),
-                                   fge_transposed(fge_operand_of(i % PAIR ? args->w_up : args->w_gate, k, n, dtype)), rows, k, n, dtype);
+        fge_gemm *g =
+            fge_call_add(&c, fge_operand_of(i % PAIR ? up_grad : gate_grad, rows, n, dtype),
+                         fge_transposed(fge_operand_of(i % PAIR ? args->w_up : args->w_gate, k, n, dtype)), rows, k, n, dtype);
         fge_epilogue *e = &g->epilogue;
         e->out_stride = i % PAIR ? args->x_grad.row_stride : k;
         e->out_dtype = i % PAIR ? dtype : real;
@@ -136,7 +142,8 @@ fge_status fge_glu_backward(const fge_glu_backward_args *args) {
     fge_status status = fge_call_plan(&c);
     if (status != FGE_OK) return status;
     fge_elementwise_plan(&c, m, n);
-    const size_t sums_room = (size_t)(2 * n) * sizeof(double), x_room = has_x ? (size_t)(parts.rows * k * fge_dtype_size(real)) : 0;
+    const size_t sums_room = (size_t)(2 * n) * sizeof(double),
+                 x_room = has_x ? (size_t)(parts.rows * k * fge_dtype_size(real)) : 0;
     fge_workspace workspace;
     void *room = NULL;
     status = fge_call_begin(&c, sums_room + x_room + 64, &workspace, &room);
@@ -144,8 +151,12 @@ fge_status fge_glu_backward(const fge_glu_backward_args *args) {
     double *const sums = room;
     char *const part = (char *)room + sums_room;
 
-    const fge_glu_derivative derivative = {.out_grad = fge_operand_of(args->out_grad, m, n, dtype), .activation = args->activation,
-                                           .z_gate = args->z_gate, .z_up = args->z_up, .gate_grad = args->gate_grad, .up_grad = args->up_grad};
+    const fge_glu_derivative derivative = {.out_grad = fge_operand_of(args->out_grad, m, n, dtype),
+                                           .activation = args->activation,
+                                           .z_gate = args->z_gate,
+                                           .z_up = args->z_up,
+                                           .gate_grad = args->gate_grad,
+                                           .up_grad = args->up_grad};
     fge_store_glu_derivative(&derivative, &workspace);
     for (int64_t row = 0; has_x && row < m; row += parts.rows) {
         const int first = rows_at(&parts, row) == parts.rows ? FIRST : LAST_FIRST;

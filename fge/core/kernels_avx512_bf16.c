@@ -1,4 +1,5 @@
-/* As kernels_avx512.c, with AVX512_BF16 for conversions and half-precision products from pairs_*.c; run only where dispatch.c finds it. */
+/* As kernels_avx512.c, with AVX512_BF16 for conversions and half-precision products from pairs_*.c; run only where dispatch.c
+ * finds it. */
 #if defined(__x86_64__) || defined(_M_X64)
 #define FGE_ISA_AVX512
 #define FGE_HAS_AVX512_BF16

@@ -2,7 +2,7 @@
  * matrix-vector kernels that are limited by memory. Included once per REAL by kernels.h. */
 
 static inline ALWAYS_INLINE void FN(tile_rows)(int64_t r, const REAL *a, int64_t a_row, int64_t a_col, const REAL *b,
-                                              int64_t b_row, REAL *c, int64_t ldc, int rows, int cols, int add) {
+                                               int64_t b_row, REAL *c, int64_t ldc, int rows, int cols, int add) {
     V sums[MR][NRV];
 #pragma GCC unroll 16
     for (int i = 0; i < rows; i++)
@@ -15,8 +15,7 @@ static inline ALWAYS_INLINE void FN(tile_rows)(int64_t r, const REAL *a, int64_t
 #pragma GCC unroll 4
             for (int j = 0; j < NRV; j++) __builtin_prefetch(b + ROWS_AHEAD * b_row + j * W);
 #pragma GCC unroll 4
-        for (int j = 0; j < NRV; j++)
-            columns[j] = cols == NR ? v_load(b + j * W) : v_load_n(b + j * W, FN(lanes)(cols - j * W));
+        for (int j = 0; j < NRV; j++) columns[j] = cols == NR ? v_load(b + j * W) : v_load_n(b + j * W, FN(lanes)(cols - j * W));
 #pragma GCC unroll 16
         for (int i = 0; i < rows; i++) {
             const V x = v_set1(a[i * a_row]);
@@ -35,13 +34,13 @@ static inline ALWAYS_INLINE void FN(tile_rows)(int64_t r, const REAL *a, int64_t
         }
 }
 
-static void FN(tile)(int64_t r, const void *a, int64_t a_row, int64_t a_col, const void *b, int64_t b_row, void *c,
-                     int64_t ldc, int rows, int cols, int add) {
-#define FGE_TILE_PACKED(n)                                                                                             \
+static void FN(tile)(int64_t r, const void *a, int64_t a_row, int64_t a_col, const void *b, int64_t b_row, void *c, int64_t ldc,
+                     int rows, int cols, int add) {
+#define FGE_TILE_PACKED(n) \
     case n: FN(tile_rows)(r, (const REAL *)a, 1, MR, (const REAL *)b, NR, (REAL *)c, ldc, n, NR, add); return;
-#define FGE_TILE_DIRECT(n)                                                                                             \
+#define FGE_TILE_DIRECT(n) \
     case n: FN(tile_rows)(r, (const REAL *)a, a_row, a_col, (const REAL *)b, b_row, (REAL *)c, ldc, n, NR, add); return;
-#define FGE_TILE_EDGE(n)                                                                                               \
+#define FGE_TILE_EDGE(n) \
     case n: FN(tile_rows)(r, (const REAL *)a, a_row, a_col, (const REAL *)b, b_row, (REAL *)c, ldc, n, cols, add); return;
 #if defined(FGE_ISA_AVX512)
 #define FGE_EACH_ROWS(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14)
@@ -56,7 +55,8 @@ static void FN(tile)(int64_t r, const void *a, int64_t a_row, int64_t a_col, con
 #if defined(FGE_ISA_AVX2)
         if (rows == MR) { /* masks take two registers more than there are */
             FN(tile)(r, a, a_row, a_col, b, b_row, c, ldc, MR / 2, cols, add);
-            FN(tile)(r, (const REAL *)a + MR / 2 * a_row, a_row, a_col, b, b_row, (REAL *)c + MR / 2 * ldc, ldc, MR / 2, cols, add);
+            FN(tile)(r, (const REAL *)a + MR / 2 * a_row, a_row, a_col, b, b_row, (REAL *)c + MR / 2 * ldc, ldc, MR / 2, cols,
+                     add);
             return;
         }
 #endif
@@ -73,8 +73,8 @@ static void FN(tile)(int64_t r, const void *a, int64_t a_row, int64_t a_col, con
 }
 
 /* One panel of `width` rows of a (columns of b) from rows that run along r: to[l * width + i] = from[i * stride + l].
- * Rows behind the last are zeros. Stores are whole vectors, also where width isn't a multiple of W (masked stores are slower): the
- * last part of a row goes first and spills into the next row, whose first part covers that. `to` needs W spare elements. */
+ * Rows behind the last are zeros. Stores are whole vectors, also where width isn't a multiple of W (masked stores are slower):
+ * the last part of a row goes first and spills into the next row, whose first part covers that. `to` needs W spare elements. */
 static inline ALWAYS_INLINE void FN(pack)(const REAL *from, int64_t stride, int64_t count, int64_t r, REAL *to, int width) {
     for (int64_t l0 = 0; l0 < r; l0 += W) {
         const int block = FN(lanes)(r - l0);
@@ -98,10 +98,10 @@ static void FN(pack_b)(const void *from, int64_t stride, int64_t count, int64_t 
     FN(pack)((const REAL *)from, stride, count, r, (REAL *)to, NR);
 }
 
-/* y += x . b with rows of b contiguous: four rows at a time, streamed past y, which stays in L1. Rows are far apart, so that the hardware
- * doesn't foresee the next ones. */
+/* y += x . b with rows of b contiguous: four rows at a time, streamed past y, which stays in L1. Rows are far apart, so that the
+ * hardware doesn't foresee the next ones. */
 static inline ALWAYS_INLINE void FN(stream)(int64_t r, const REAL *x, const void *b, int64_t b_row, int64_t cols, REAL *y,
-                                           int dtype) {
+                                            int dtype) {
     enum { ROWS_AHEAD = 8 };
     int64_t l = 0;
     for (; l + 4 <= r; l += 4) {
@@ -109,13 +109,15 @@ static inline ALWAYS_INLINE void FN(stream)(int64_t r, const REAL *x, const void
         const int64_t row = l * b_row;
         for (int64_t j = 0; j < cols; j += W) {
             const int n = FN(lanes)(cols - j);
-            for (int ahead = ROWS_AHEAD; ahead < ROWS_AHEAD + 4; ahead++) __builtin_prefetch(fge_at(b, row + ahead * b_row + j, dtype));
+            for (int ahead = ROWS_AHEAD; ahead < ROWS_AHEAD + 4; ahead++)
+                __builtin_prefetch(fge_at(b, row + ahead * b_row + j, dtype));
             V sum = n == W ? v_load(y + j) : v_load_n(y + j, n);
             sum = v_fma(x0, FN(load_as)(b, row + j, n, dtype), sum);
             sum = v_fma(x1, FN(load_as)(b, row + b_row + j, n, dtype), sum);
             sum = v_fma(x2, FN(load_as)(b, row + 2 * b_row + j, n, dtype), sum);
             sum = v_fma(x3, FN(load_as)(b, row + 3 * b_row + j, n, dtype), sum);
-            if (n == W) v_store(y + j, sum); else v_store_n(y + j, sum, n);
+            if (n == W) v_store(y + j, sum);
+            else v_store_n(y + j, sum, n);
         }
     }
     for (; l < r; l++) {
@@ -131,7 +133,7 @@ static inline ALWAYS_INLINE void FN(stream)(int64_t r, const REAL *x, const void
 /* y += x . b with columns of b contiguous: W columns at a time, squares of them turned in registers, so that each sum runs
  * along r in the same order as in every other kernel. */
 static inline ALWAYS_INLINE void FN(dots)(int64_t r, const REAL *x, const void *b, int64_t b_col, int64_t cols, REAL *y,
-                                         int dtype) {
+                                          int dtype) {
     for (int64_t j = 0; j < cols; j += W) {
         const int columns = FN(lanes)(cols - j);
         V sum = v_load_n(y + j, columns);
@@ -157,14 +159,16 @@ static inline ALWAYS_INLINE void FN(dots)(int64_t r, const REAL *x, const void *
 
 #undef FOR_EACH_IN_DTYPE
 #if REAL_IS_F32
-#define FOR_EACH_IN_DTYPE(body)                   \
-    switch (dtype) {                              \
-    case FGE_FLOAT32: body(FGE_FLOAT32); break;   \
-    case FGE_FLOAT16: body(FGE_FLOAT16); break;   \
-    default: body(FGE_BFLOAT16); break;           \
+#define FOR_EACH_IN_DTYPE(body) \
+    switch (dtype) { \
+    case FGE_FLOAT32: body(FGE_FLOAT32); break; \
+    case FGE_FLOAT16: body(FGE_FLOAT16); break; \
+    default: body(FGE_BFLOAT16); break; \
     }
 #else
-#define FOR_EACH_IN_DTYPE(body) (void)dtype; body(FGE_FLOAT64);
+#define FOR_EACH_IN_DTYPE(body) \
+    (void)dtype; \
+    body(FGE_FLOAT64);
 #endif
 static void FN(vector_stream)(int64_t r, const void *x, const void *b, int dtype, int64_t b_row, int64_t cols, void *y) {
 #define FGE_BODY(dt) FN(stream)(r, (const REAL *)x, b, b_row, cols, (REAL *)y, dt)

@@ -19,7 +19,8 @@ fge_status fge_forward(const fge_forward_args *args) {
     e->out_stride = args->out_row_stride;
     e->out_dtype = dtype;
     e->activation = args->activation;
-    if (kind == FGE_RESERVE_BITS || kind == FGE_RESERVE_Z || (kind == FGE_RESERVE_OUT && args->residual && args->residual_at_out)) {
+    if (kind == FGE_RESERVE_BITS || kind == FGE_RESERVE_Z ||
+        (kind == FGE_RESERVE_OUT && args->residual && args->residual_at_out)) {
         e->reserve = args->reserve;
         e->reserve_kind = kind;
         e->reserve_dtype = dtype;
@@ -46,8 +47,9 @@ fge_status fge_forward(const fge_forward_args *args) {
 fge_status fge_backward(const fge_backward_args *args) {
     const int64_t m = args->m, n = args->n, k = args->k;
     const int dtype = args->dtype;
-    if (fge_bad_call(m, n, k, dtype, args->activation) || fge_bad_call(m, n, k, dtype, args->x_activation) || fge_bad_out(&args->x_grad, dtype) ||
-        fge_bad_out(&args->y_grad, dtype) || fge_bad_out(&args->bias_grad, dtype) || fge_bad_out(&args->z_grad, dtype))
+    if (fge_bad_call(m, n, k, dtype, args->activation) || fge_bad_call(m, n, k, dtype, args->x_activation) ||
+        fge_bad_out(&args->x_grad, dtype) || fge_bad_out(&args->y_grad, dtype) || fge_bad_out(&args->bias_grad, dtype) ||
+        fge_bad_out(&args->z_grad, dtype))
         return FGE_BAD_CALL;
     const int needs_reserve = fge_reserve_kind_of(args->activation.id) != FGE_RESERVE_NONE;
     const int needs_x_reserve = args->x_grad.data && fge_reserve_kind_of(args->x_activation.id) != FGE_RESERVE_NONE;

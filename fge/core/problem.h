@@ -16,7 +16,7 @@ typedef struct {
     int64_t rows, cols;
     int64_t row_stride, col_stride;
     int dtype;
-    int transposed;        /* the product sees [cols, rows] */
+    int transposed; /* the product sees [cols, rows] */
     fge_activation activation;
     const void *reserve;
     int64_t reserve_stride; /* one row: bytes of bits, elements of z or out */
@@ -26,8 +26,8 @@ typedef struct {
 typedef enum {
     FGE_NO_OTHER = 0,
     FGE_ADD_TO_Z = 1,
-    FGE_ADD_TO_OUT = 2,  /* act(z) + other */
-    FGE_TIMES_OTHER = 3  /* act(z) * other */
+    FGE_ADD_TO_OUT = 2, /* act(z) + other */
+    FGE_TIMES_OTHER = 3 /* act(z) * other */
 } fge_other_role;
 
 /* What happens to finished sums: z = sum + bias, out = act(z), reserve; or out (+)= sum * act'(state). */
@@ -36,13 +36,13 @@ typedef struct {
     int64_t out_stride;
     int out_dtype;
     int accumulate;
-    const void *bias;       /* q values of REAL, or NULL */
+    const void *bias; /* q values of REAL, or NULL */
     fge_activation activation;
-    void *reserve;          /* NULL: not saved */
+    void *reserve;                 /* NULL: not saved */
     fge_reserve_kind reserve_kind; /* what is kept in it */
     int reserve_dtype;
     int64_t reserve_stride;
-    const void *other;      /* of REAL or of the dtype of the operands; rows other_stride apart */
+    const void *other; /* of REAL or of the dtype of the operands; rows other_stride apart */
     fge_other_role other_role;
     int other_dtype;
     int64_t other_stride;
@@ -50,7 +50,7 @@ typedef struct {
     const void *state;
     int state_dtype;
     int64_t state_stride;
-    int64_t q;              /* columns of the result: the last tile clears the padding of its bits */
+    int64_t q; /* columns of the result: the last tile clears the padding of its bits */
 } fge_epilogue;
 
 typedef struct {
@@ -58,18 +58,18 @@ typedef struct {
     int dtype;
     fge_operand a, b;
     fge_epilogue epilogue;
-    double *sums;           /* NULL, or room for the sums over r of b's q columns (of a's p rows where sums_of_a) */
+    double *sums; /* NULL, or room for the sums over r of b's q columns (of a's p rows where sums_of_a) */
     int sums_of_a;
 } fge_gemm;
 
 /* Kernels of one accumulator type. void * is REAL * where not said otherwise. */
 typedef struct {
-    int mr, nr;             /* rows and columns of a register tile */
-    int size, dtype;        /* sizeof(REAL), FGE_FLOAT32 or FGE_FLOAT64 */
+    int mr, nr;      /* rows and columns of a register tile */
+    int size, dtype; /* sizeof(REAL), FGE_FLOAT32 or FGE_FLOAT64 */
     /* sums [rows, cols] at (row0, col0) of the result; may write over `sums` */
     void (*epilogue)(const fge_epilogue *, void *sums, int64_t ld, int64_t rows, int64_t cols, int64_t row0, int64_t col0);
-    /* natural rows and columns of an operand, ld >= cols; column_sums (or NULL) += the sums before rounding. to_dtype is REAL's or, for
-     * sets with pair kernels, the operand's; `to` has room for REALs in any case */
+    /* natural rows and columns of an operand, ld >= cols; column_sums (or NULL) += the sums before rounding. to_dtype is REAL's
+     * or, for sets with pair kernels, the operand's; `to` has room for REALs in any case */
     void (*read)(const fge_operand *, int64_t row0, int64_t rows, int64_t col0, int64_t cols, void *to, int64_t ld, int to_dtype,
                  void *column_sums);
     /* one panel, r-major, of up to mr rows (nr columns) that each run along r, zeros behind the last; where they run along
@@ -96,12 +96,12 @@ typedef struct {
 /* Kernels that multiply pairs of half-precision elements into float sums. Panels have a layout of their own; r is filled up with
  * zeros to a multiple of r_unit. bfloat16 denormals are taken for zero, as the hardware does. */
 typedef struct {
-    const char *what;       /* for show_config */
-    int mr, nr;             /* rows and columns of a register tile */
-    int unit;               /* bytes that an element takes in a panel */
+    const char *what; /* for show_config */
+    int mr, nr;       /* rows and columns of a register tile */
+    int unit;         /* bytes that an element takes in a panel */
     int r_unit;
-    int r_least;            /* shorter sums are left to float kernels */
-    int pipelined;          /* `tile` finishes the pending tile; otherwise there is none */
+    int r_least;   /* shorter sums are left to float kernels */
+    int pipelined; /* `tile` finishes the pending tile; otherwise there is none */
     /* one panel of mr (nr) rows from `count` that run along r (across it: r rows that run along the panel), zeros behind the
      * last. `to` needs 64 spare bytes */
     void (*pack_a_along)(const uint16_t *from, int64_t stride, int64_t count, int64_t r, uint16_t *to);
@@ -118,7 +118,7 @@ typedef struct {
 typedef struct {
     const char *name;
     fge_real_kernels f32, f64;
-    const fge_pair_kernels *bf16, *f16; /* NULL: the type is widened */
+    const fge_pair_kernels *bf16, *f16;         /* NULL: the type is widened */
     double (*peak)(int is_f32, double seconds); /* FLOP/s of the multiply-add units, one thread */
     /* widen and round `count` elements, for tests of the conversions */
     void (*convert)(const void *from, int from_dtype, void *to, int to_dtype, int64_t count);

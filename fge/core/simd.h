@@ -11,13 +11,14 @@
  *   v_residue      a * b + c where c is about -a * b: what rounding had taken off, exactly
  *   v_quotient     a / b within a unit in the last place, for a and b in the middle of the range; v_reciprocal is 1 / a
  *   v_any          whether a lane of the mask is set; v_both is one mask and another
- *   v_scale        x * 2^n, n integral and x * 2^(n + 149) normal (1074 for double); v_scale_normal: the result is normal. Results below the normal range are made
- *                  from integers: where arithmetic gives such numbers, x86 takes a hundred times as long
+ *   v_scale        x * 2^n, n integral and x * 2^(n + 149) normal (1074 for double); v_scale_normal: the result is normal.
+ * Results below the normal range are made from integers: where arithmetic gives such numbers, x86 takes a hundred times as long
  *   v_load_n       n <= W lanes, zeros behind; v_store_n writes n lanes
  *   transpose      of W vectors, in place (a function, FN(transpose))
  *   v_bits         lane mask as an integer, lane 0 in bit 0; v_from_bits is its inverse
  */
-/* v_scale looks for results below the normal range where n is below this; factors are at least 2^-20 (2^-100 for double) there. */
+/* v_scale looks for results below the normal range where n is below this; factors are at least 2^-20 (2^-100 for double) there.
+ */
 #undef FGE_NEAR_TINY
 #define FGE_NEAR_TINY (REAL_IS_F32 ? -100 : -900)
 #undef V
@@ -86,8 +87,8 @@
 #define v_keep(m, a) _mm512_maskz_mov_ps(m, a)
 #define v_abs(a) _mm512_abs_ps(a)
 #define v_copysign(a, s) \
-    _mm512_castsi512_ps(_mm512_ternarylogic_epi32(_mm512_set1_epi32((int)0x80000000u), _mm512_castps_si512(s), \
-                                                  _mm512_castps_si512(a), 0xca))
+    _mm512_castsi512_ps( \
+        _mm512_ternarylogic_epi32(_mm512_set1_epi32((int)0x80000000u), _mm512_castps_si512(s), _mm512_castps_si512(a), 0xca))
 #define v_quotient(a, b) avx512_quotient32(a, b)
 #define v_reciprocal(a) avx512_reciprocal32(a)
 /* Newton's step on the reciprocal and one on the quotient: half the time of a division. */
@@ -139,14 +140,15 @@ static inline __m512 avx512_scale32(__m512 x, __m512 n) {
 #define v_keep(m, a) _mm512_maskz_mov_pd(m, a)
 #define v_abs(a) _mm512_abs_pd(a)
 #define v_copysign(a, s) \
-    _mm512_castsi512_pd(_mm512_ternarylogic_epi64(_mm512_set1_epi64((long long)0x8000000000000000ull), \
-                                                  _mm512_castpd_si512(s), _mm512_castpd_si512(a), 0xca))
+    _mm512_castsi512_pd(_mm512_ternarylogic_epi64(_mm512_set1_epi64((long long)0x8000000000000000ull), _mm512_castpd_si512(s), \
+                                                  _mm512_castpd_si512(a), 0xca))
 #define v_quotient(a, b) v_div(a, b)
 #define v_reciprocal(a) v_div(v_set1(1), a)
 static inline __m512d avx512_scale64(__m512d x, __m512d n) {
     const __mmask8 near = _mm512_cmp_pd_mask(n, _mm512_set1_pd(FGE_NEAR_TINY), _CMP_LT_OQ);
     if (__builtin_expect(near == 0, 1)) return _mm512_scalef_pd(x, n);
-    const __m512d steps = _mm512_scalef_pd(_mm512_abs_pd(x), _mm512_add_pd(n, _mm512_set1_pd(1074))), one = _mm512_set1_pd(0x1p52);
+    const __m512d steps = _mm512_scalef_pd(_mm512_abs_pd(x), _mm512_add_pd(n, _mm512_set1_pd(1074))),
+                  one = _mm512_set1_pd(0x1p52);
     const __mmask8 tiny = _mm512_mask_cmp_pd_mask(near, steps, one, _CMP_LT_OQ);
     const __m512i bits = _mm512_sub_epi64(_mm512_castpd_si512(_mm512_add_pd(steps, one)), _mm512_castpd_si512(one));
     const __m512i sign = _mm512_and_si512(_mm512_castpd_si512(x), _mm512_set1_epi64((long long)0x8000000000000000ull));
@@ -186,8 +188,7 @@ static inline __m512d avx512_scale64(__m512d x, __m512d n) {
 #define v_from_bits(b) avx2_from_bits32(b)
 #define v_keep(m, a) _mm256_and_ps(m, a)
 #define v_abs(a) _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a)
-#define v_copysign(a, s) \
-    _mm256_or_ps(_mm256_and_ps(_mm256_set1_ps(-0.0f), s), _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a))
+#define v_copysign(a, s) _mm256_or_ps(_mm256_and_ps(_mm256_set1_ps(-0.0f), s), _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a))
 
 static inline __m256i avx2_lanes32(int n) {
     return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
@@ -243,12 +244,9 @@ static inline __m256 avx2_scale32(__m256 x, __m256 n) {
 #define v_from_bits(b) avx2_from_bits64(b)
 #define v_keep(m, a) _mm256_and_pd(m, a)
 #define v_abs(a) _mm256_andnot_pd(_mm256_set1_pd(-0.0), a)
-#define v_copysign(a, s) \
-    _mm256_or_pd(_mm256_and_pd(_mm256_set1_pd(-0.0), s), _mm256_andnot_pd(_mm256_set1_pd(-0.0), a))
+#define v_copysign(a, s) _mm256_or_pd(_mm256_and_pd(_mm256_set1_pd(-0.0), s), _mm256_andnot_pd(_mm256_set1_pd(-0.0), a))
 
-static inline __m256i avx2_lanes64(int n) {
-    return _mm256_cmpgt_epi64(_mm256_set1_epi64x(n), _mm256_setr_epi64x(0, 1, 2, 3));
-}
+static inline __m256i avx2_lanes64(int n) { return _mm256_cmpgt_epi64(_mm256_set1_epi64x(n), _mm256_setr_epi64x(0, 1, 2, 3)); }
 static inline __m256d avx2_from_bits64(unsigned bits) {
     const __m256i each = _mm256_setr_epi64x(1, 2, 4, 8);
     return _mm256_castsi256_pd(_mm256_cmpeq_epi64(_mm256_and_si256(_mm256_set1_epi64x(bits), each), each));
@@ -313,8 +311,8 @@ typedef int64_t portable_i64 __attribute__((vector_size(16)));
 #define v_bits(m) P_(portable_bits)(m)
 #define v_from_bits(b) P_(portable_from_bits)(b)
 #define v_keep(m, a) ((V)((m) & (VM)(a)))
-#define v_abs(a) ((V)((VM)(a) & ~(VM)v_set1((REAL)-0.0)))
-#define v_copysign(a, s) ((V)(((VM)(s) & (VM)v_set1((REAL)-0.0)) | ((VM)(a) & ~(VM)v_set1((REAL)-0.0))))
+#define v_abs(a) ((V)((VM)(a) & ~(VM)v_set1((REAL) - 0.0)))
+#define v_copysign(a, s) ((V)(((VM)(s) & (VM)v_set1((REAL) - 0.0)) | ((VM)(a) & ~(VM)v_set1((REAL) - 0.0))))
 
 static inline V P_(portable_set1)(REAL x) {
     V v;

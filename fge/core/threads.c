@@ -36,7 +36,10 @@ int fge_threads_of_caller(int n) {
 /* --- scratch ----------------------------------------------------------------------------------------------------- */
 
 /* In front of each buffer, so that giving back needs no look-up. */
-typedef struct { size_t bytes; char pad[64 - sizeof(size_t)]; } buffer_head;
+typedef struct {
+    size_t bytes;
+    char pad[64 - sizeof(size_t)];
+} buffer_head;
 
 static pthread_mutex_t buffers_lock = PTHREAD_MUTEX_INITIALIZER;
 static void *kept[KEPT_BUFFERS];
@@ -99,9 +102,9 @@ typedef struct {
     void *context;
     int64_t count;
     const fge_workspace *workspace;
-    atomic_llong next;   /* first task not yet taken */
-    atomic_int seats;    /* of_thread[seats] is the next free scratch */
-    atomic_int working;  /* pool threads inside the job */
+    atomic_llong next;  /* first task not yet taken */
+    atomic_int seats;   /* of_thread[seats] is the next free scratch */
+    atomic_int working; /* pool threads inside the job */
 } job;
 
 static pthread_mutex_t owner = PTHREAD_MUTEX_INITIALIZER; /* held by the caller whose job the pool runs */
@@ -209,10 +212,8 @@ void fge_run(int64_t count, const fge_workspace *w, void (*task)(void *, int64_t
     pool_job = &j;
     pool_open_seats = threads - 1 < pool_threads ? threads - 1 : pool_threads;
     atomic_fetch_add_explicit(&pool_posted, 1, memory_order_release);
-    if (pool_open_seats == 1)
-        pthread_cond_signal(&pool_wake);
-    else
-        pthread_cond_broadcast(&pool_wake);
+    if (pool_open_seats == 1) pthread_cond_signal(&pool_wake);
+    else pthread_cond_broadcast(&pool_wake);
     pthread_mutex_unlock(&pool_lock);
     work(&j);
     pthread_mutex_lock(&pool_lock);

@@ -70,8 +70,6 @@ void fge_vector_multiply(const fge_plan *plan, const fge_tile *t, const fge_epil
         }
         if (r0 > 0) add_to(y, part, count, size);
     }
-    if (vector_is_a)
-        real->epilogue(epilogue, y, count, 1, count, 0, first);
-    else
-        real->epilogue(epilogue, y, 1, count, 1, first, 0);
+    if (vector_is_a) real->epilogue(epilogue, y, count, 1, count, 0, first);
+    else real->epilogue(epilogue, y, 1, count, 1, first, 0);
 }
