@@ -756,5 +756,67 @@ def rows_past_two_gigabytes(dtype, k):
         assert np.array_equal(grad.ravel(), other.ravel())
 
 
+def denormals_that_the_process_turned_off():
+    """A thread that flushes denormals, as after loading a library of -ffast-math, gets the bits of one that doesn't,
+    for every number of threads; and it goes on flushing.
+    """
+    import ctypes
+    import shutil
+    import subprocess
+    import tempfile
+
+    import numpy as np
+
+    import fge
+
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        print("no compiler")
+        return
+    with tempfile.TemporaryDirectory() as directory:
+        source = f"{directory}/flush.c"
+        with open(source, "w") as file:
+            file.write(
+                "#include <xmmintrin.h>\nunsigned get(void) { return _mm_getcsr(); }\n"
+                "void set(unsigned v) { _mm_setcsr(v); }\n"
+            )
+        subprocess.run([compiler, "-shared", "-fPIC", "-o", f"{directory}/flush.so", source], check=True)
+        flush = ctypes.CDLL(f"{directory}/flush.so")
+
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((700, 33)).astype(np.float32) * np.float32(1e-20)
+    y = rng.standard_normal((33, 70)).astype(np.float32) * np.float32(1e-20)
+    out_grad = rng.standard_normal((700, 70)).astype(np.float32) * np.float32(1e-20)
+
+    def results():
+        found = []
+        for engine in fge.engines():
+            for isa in fge.isas():
+                for threads in (1, 2, 3):
+                    with fge.engine(engine), fge.isa(isa), fge.threads(threads):
+                        out, reserve = fge.fused_gemm_epilogue(x, y, activation="gelu")
+                        found += [
+                            out,
+                            *fge.fused_gemm_epilogue_grad(x, y, reserve, out_grad, activation="gelu"),
+                        ]
+                        found += [
+                            fge.fused_gemm_epilogue(x[:1], y)[0],
+                            fge.fused_glu(x, y, y, save_reserve=False)[0],
+                        ]
+        return [array.tobytes() for array in found]
+
+    expected = results()
+    largest = np.abs(np.frombuffer(expected[0], np.float32)).max()
+    assert 0 < largest < np.finfo(np.float32).tiny  # denormals all
+    before = flush.get()
+    flush.set(before | 0x8040)
+    try:
+        found = results()
+        assert flush.get() & 0x8040 == 0x8040
+    finally:
+        flush.set(before)
+    assert found == expected
+
+
 if __name__ == "__main__":
     globals()[sys.argv[1]](*sys.argv[2:])

@@ -4,6 +4,7 @@ The programs are in children.py; they check their results and raise, so that her
 """
 
 import importlib.util
+import platform
 import shutil
 import subprocess
 
@@ -184,3 +185,8 @@ def test_none_restores_the_default():
     assert fge.get_num_threads() == before + 2
     fge.set_num_threads(None)
     assert fge.get_num_threads() == before
+
+
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="sets a register of x86-64")
+def test_denormals_that_the_process_turned_off():
+    run_child("denormals_that_the_process_turned_off")

@@ -82,9 +82,11 @@ fge_status fge_call_begin(fge_call *c, size_t extra, fge_workspace *workspace, v
         return FGE_NO_MEMORY;
     }
     *extra_at = extra ? (char *)workspace->shared + shared : NULL;
+    c->before = fge_float_enter();
     return FGE_OK;
 }
 void fge_call_end(const fge_call *c, fge_workspace *workspace) {
+    fge_float_leave(c->before);
     if (uses_blas(c)) fge_blas_leave();
     fge_workspace_give_back(workspace);
 }

@@ -5,6 +5,7 @@
 #include "dispatch.h"
 #include "engine.h"
 #include "fge.h"
+#include "float_environment.h"
 
 enum { FGE_MAX_PRODUCTS = 6 };
 typedef struct {
@@ -14,6 +15,7 @@ typedef struct {
     fge_choice choice[FGE_MAX_PRODUCTS];
     size_t scratch, shared;
     int threads;
+    fge_float_environment before; /* of the caller's thread */
 } fge_call;
 
 /* x as a matrix [rows, cols] */

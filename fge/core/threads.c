@@ -3,6 +3,7 @@
  * with fewer threads, starts anew after fork and sleeps after SPIN_NANOSECONDS. */
 #define _GNU_SOURCE
 #include "threads.h"
+#include "float_environment.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -120,11 +121,9 @@ static fge_gomp_parallel shared_parallel = NULL;
 static void work(job *j) {
     const int seat = atomic_fetch_add(&j->seats, 1);
     if (seat >= j->workspace->threads) return;
-    for (;;) {
-        const int64_t i = atomic_fetch_add(&j->next, 1);
-        if (i >= j->count) return;
-        j->task(j->context, i, j->workspace->of_thread[seat]);
-    }
+    const fge_float_environment before = fge_float_enter();
+    for (int64_t i; (i = atomic_fetch_add(&j->next, 1)) < j->count;) j->task(j->context, i, j->workspace->of_thread[seat]);
+    fge_float_leave(before);
 }
 
 static void relax(void) {
