@@ -15,8 +15,20 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 CORE = "fge/core"
-COMMON = ["threads", "gemm", "vector", "engine_native", "engine_blas", "blas", "dispatch",
-          "activation", "call", "elementwise", "glu", "operator"]
+COMMON = [
+    "threads",
+    "gemm",
+    "vector",
+    "engine_native",
+    "engine_blas",
+    "blas",
+    "dispatch",
+    "activation",
+    "call",
+    "elementwise",
+    "glu",
+    "operator",
+]
 X86 = platform.machine().lower() in ("x86_64", "amd64")
 ISA_FLAGS = {"kernels_portable": []}
 if X86:
@@ -26,7 +38,15 @@ if X86:
     ISA_FLAGS["pairs_avx512"] = ISA_FLAGS["kernels_avx512"] + ["-mavx512bf16"]
     ISA_FLAGS["pairs_amx"] = ISA_FLAGS["pairs_avx512"] + ["-mamx-tile", "-mamx-bf16"]
 # contraction of a * b + c is written out where it is wanted: error-free products rely on the rest staying apart
-C_FLAGS = ["-std=gnu11", "-O3", "-ffp-contract=off", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-unused-parameter"]
+C_FLAGS = [
+    "-std=gnu11",
+    "-O3",
+    "-ffp-contract=off",
+    "-fvisibility=hidden",
+    "-Wall",
+    "-Wextra",
+    "-Wno-unused-parameter",
+]
 DEBUG_FLAGS = os.environ.get("FGE_CFLAGS", "").split()
 
 
@@ -69,4 +89,7 @@ extensions = [
     extension("fge._torch", ["fge/_torch.pyx"]),
 ]
 
-setup(ext_modules=cythonize(extensions, compiler_directives={"language_level": "3"}), cmdclass={"build_ext": BuildWithIsas})
+setup(
+    ext_modules=cythonize(extensions, compiler_directives={"language_level": "3"}),
+    cmdclass={"build_ext": BuildWithIsas},
+)

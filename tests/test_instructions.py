@@ -16,11 +16,14 @@ import fge
 LIBRARIES = sorted(pathlib.Path(fge.__file__).parent.glob("*.so"))
 GUARDED = re.compile(r"(kernels_avx\w+|pairs_\w+)\.c$")
 # AVX and its successors begin with v; BMI and AMX have names of their own.
-BEYOND = re.compile(r"(v\w+|andn|bextr|blsi|blsr|bzhi|mulx|pdep|pext|rorx|sarx|shlx|shrx|ldtilecfg|sttilecfg|tile\w+|tdp\w+)$")
+BEYOND = re.compile(
+    r"(v\w+|andn|bextr|blsi|blsr|bzhi|mulx|pdep|pext|rorx|sarx|shlx|shrx|ldtilecfg|sttilecfg|tile\w+|tdp\w+)$"
+)
 BASELINE = {"verr", "verw"}
 
 pytestmark = pytest.mark.skipif(
-    platform.machine() not in ("x86_64", "AMD64") or not (shutil.which("objdump") and shutil.which("readelf")),
+    platform.machine() not in ("x86_64", "AMD64")
+    or not (shutil.which("objdump") and shutil.which("readelf")),
     reason="x86-64 with binutils",
 )
 
@@ -34,7 +37,9 @@ def functions(library):
         if len(fields) >= 7 and fields[3] == "FILE":
             source = fields[7] if len(fields) > 7 else ""
         elif len(fields) >= 8 and fields[3] == "FUNC" and fields[6] != "UND":
-            found.append((int(fields[1], 16), int(fields[2], 0), source if fields[4] == "LOCAL" else "global"))
+            found.append(
+                (int(fields[1], 16), int(fields[2], 0), source if fields[4] == "LOCAL" else "global")
+            )
     return sorted(found)
 
 

@@ -76,8 +76,11 @@ def stubbed(path):
 
 
 def public_callables(module):
+    # torch.compile adds functions of its own to a module it traced, under names no source can hold
     public = {
-        name: value for name, value in vars(module).items() if not name.startswith("_") and callable(value)
+        name: value
+        for name, value in vars(module).items()
+        if name.isidentifier() and not name.startswith("_") and callable(value)
     }
     return [name for name, value in public.items() if getattr(value, "__module__", None) == module.__name__]
 

@@ -158,6 +158,23 @@ def data_loader():
         assert torch.cat(list(loader)).tolist() == [128.0 * i for i in range(12)]
 
 
+def join(distributed, rank, rendezvous):
+    """Be one of two processes on gloo."""
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    distributed.init_process_group("gloo", f"file://{rendezvous}", rank=int(rank), world_size=2)
+
+
+def leave(distributed):
+    """End the process, its checks done.
+
+    At once, since PyTorch 2.13 aborts now and then ("terminate called without an active exception") while a process
+    that used gloo takes itself apart; a program of PyTorch alone does so too.
+    """
+    distributed.barrier()
+    distributed.destroy_process_group()
+    os._exit(0)
+
+
 def data_parallel(rank, rendezvous):
     """One of two processes, each with half of the batch: they get the gradients of one with all of it."""
     import torch
@@ -169,14 +186,13 @@ def data_parallel(rank, rendezvous):
     alone = network(torch, True, torch.float64)
     torch.nn.functional.mse_loss(alone(x), target).backward()
 
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    distributed.init_process_group("gloo", f"file://{rendezvous}", rank=rank, world_size=2)
+    join(distributed, rank, rendezvous)
     shared = torch.nn.parallel.DistributedDataParallel(network(torch, True, torch.float64))
     half = slice(32 * rank, 32 * (rank + 1))
     torch.nn.functional.mse_loss(shared(x[half]), target[half]).backward()
     for parameter, expected in zip(shared.parameters(), alone.parameters(), strict=True):
         torch.testing.assert_close(parameter.grad, expected.grad, rtol=1e-12, atol=1e-14)
-    distributed.destroy_process_group()
+    leave(distributed)
 
 
 def tensor_parallel(rank, rendezvous):
@@ -194,8 +210,7 @@ def tensor_parallel(rank, rendezvous):
     from fge.torch import LinearAct
     from fge.torch_parallel import ColwiseParallel, RowwiseParallel
 
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    distributed.init_process_group("gloo", f"file://{rendezvous}", rank=int(rank), world_size=2)
+    join(distributed, rank, rendezvous)
     mesh = init_device_mesh("cpu", (2,))
 
     def whole(tensor):
@@ -227,7 +242,7 @@ def tensor_parallel(rank, rendezvous):
         for one, two in zip(*results):
             two = whole(two)
             assert (one - two).norm() <= tolerance * one.norm(), (dtype, hidden, first, second, bias)
-    distributed.destroy_process_group()
+    leave(distributed)
 
 
 def sharded_operands(rank, rendezvous):
@@ -239,8 +254,7 @@ def sharded_operands(rank, rendezvous):
 
     from fge.torch import linear_act
 
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    distributed.init_process_group("gloo", f"file://{rendezvous}", rank=int(rank), world_size=2)
+    join(distributed, rank, rendezvous)
     mesh = init_device_mesh("cpu", (2,))
     torch.manual_seed(0)
     plain = [torch.randn(shape, dtype=torch.float64) for shape in ((3, 7, 6), (5, 6), (5,))]
@@ -277,7 +291,7 @@ def sharded_operands(rank, rendezvous):
             assert text in str(raised), raised
         else:
             raise AssertionError(text)
-    distributed.destroy_process_group()
+    leave(distributed)
 
 
 USES = {
