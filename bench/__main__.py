@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from bench import machine, memory, options, plot, report
+from bench import bandwidth, machine, memory, options, plot, report, roofline
 from bench.alternate import Alternation, group, steps
 from bench.load import ForeignLoad
 from bench.measurements import Measurements, peak_of
@@ -37,11 +37,14 @@ def main() -> int:
             return 1
         measured = _measure(asked, planned, processes, console)
     verdicts = _judge(asked, planned, measured)
-    results = Results(asked, planned, machine.describe(), contenders, measured, verdicts, foreign.share())
+    bandwidths = {threads: bandwidth.measure(threads) for threads in asked.threads}
+    found = machine.describe(), contenders, measured, verdicts, bandwidths, foreign.share()
+    results = Results(asked, planned, *found)
     report.show(results, console)
     asked.output.mkdir(parents=True, exist_ok=True)
     write_json(results, asked.output / "results.json")
-    for path in (asked.output / "results.json", *plot.draw(results, asked.output)):
+    figures = plot.draw(results, asked.output) + roofline.draw(results, asked.output)
+    for path in (asked.output / "results.json", *figures):
         console.print(f"wrote {path}", highlight=False)
     return 0
 

@@ -1,4 +1,4 @@
-"""The figures: rates of whole layers as bars, beside those of the peers and below the peak."""
+"""The bars: rates of whole layers as bars, beside those of the peers and below the peak."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 
 from bench import text
 from bench.measurements import Measurements, peak_of
+from bench.options import SUBJECT
 from bench.peers import PEERS
 from bench.results import Results
 from bench.shapes import Shape
@@ -39,6 +40,8 @@ _COLOURS = (
 )
 #: A peer's own version, and its bare product in a paler tone: less work than ours.
 _PEER = dict(zip(PEERS, _COLOURS, strict=True))
+#: By contender, the colour that tells who it is in every figure.
+COLOUR_OF = {SUBJECT: _OURS, **{peer: colours[0] for peer, colours in _PEER.items()}}
 
 
 def draw(results: Results, directory: Path) -> list[Path]:

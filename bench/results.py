@@ -23,6 +23,8 @@ class Results:
     contenders: dict[tuple[str, int], dict]
     measurements: Measurements
     verdicts: list[Verdict]
+    #: Bytes per second of memory, by number of threads.
+    bandwidth: dict[int, float]
     #: What other processes took of the processors meanwhile.
     foreign_load: float | None
 
@@ -34,6 +36,7 @@ def write_json(results: Results, path: Path) -> None:
         "options": {**asdict(results.options), "output": None},
         "machine": results.machine,
         "foreign_load": results.foreign_load,
+        "bandwidth": results.bandwidth,
         "contenders": [
             {"name": name, "threads": threads, **found}
             for (name, threads), found in results.contenders.items()
