@@ -86,7 +86,14 @@ def _draw_panels(panels: dict[str, list[Run]], results: Results, threads: int, p
         for axis in axes.flat
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)
     }
-    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=5, frameon=False)
+    figure.legend(
+        handles.values(),
+        handles.keys(),
+        loc="outside lower center",
+        ncols=3 * columns,
+        frameon=False,
+        fontsize=8,
+    )
     counted = f"{threads} thread{'s' if threads > 1 else ''}"
     figure.suptitle(f"Roofline, {counted}, {results.machine['processor']}", x=0.01, ha="left", fontsize=11)
     figure.savefig(path, dpi=130)
@@ -110,11 +117,13 @@ def _draw_panel(axis: Axes, runs: list[Run], measured: Measurements, bandwidth: 
     peak = median(peaks) if peaks else np.inf
     spread = np.geomspace(min(map(intensity, (run.task for run in runs))) / 3, _rightmost(runs) * 2, 200)
     roof = np.minimum(peak, bandwidth * spread) / 1e9
-    axis.plot(
-        spread, roof, color="black", linewidth=1, label="measured bandwidth and multiply-add peak", zorder=0
-    )
+    axis.plot(spread, roof, color="black", linewidth=1, label="measured roof", zorder=0)
     axis.set_xscale("log")
     axis.set_yscale("log")
+    for scale in (axis.xaxis, axis.yaxis):
+        scale.set_major_formatter("{x:g}")
+        scale.set_minor_formatter("{x:g}")
+        scale.set_tick_params(which="minor", labelsize=7)
     axis.set_xlabel("FLOPs per byte that must move")
     axis.set_ylabel("GFLOP/s of the products")
     axis.grid(alpha=0.25, which="both", linewidth=0.5)

@@ -16,11 +16,12 @@ ROOT = pathlib.Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
 DOCUMENTS = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/torch.md")
-TORCH = (ROOT / "docs" / "torch.md").read_text()
+# What has examples; the pages of docs/ include the README's.
+PAGES = [README, *(path.read_text() for path in sorted((ROOT / "docs").glob("*.md")))]
 
 # An example, and what it prints where a block of text follows at once.
 EXAMPLE = re.compile(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", re.DOTALL | re.MULTILINE)
-EXAMPLES = EXAMPLE.findall(README) + EXAMPLE.findall(TORCH)
+EXAMPLES = [example for page in PAGES for example in EXAMPLE.findall(page)]
 FRAMEWORKS = ("paddle", "torch", "dask")
 
 
@@ -61,7 +62,7 @@ def test_example_of_the_readme(code, output, tmp_path):
 
 
 def test_there_are_examples():
-    assert len(EXAMPLES) == (README + TORCH).count("```python") >= 5
+    assert len(EXAMPLES) == sum(page.count("```python") for page in PAGES) >= 10
 
 
 def first_column(table):
