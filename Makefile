@@ -58,14 +58,21 @@ wheel: .venv-wheel/tools
 # What reads the tree (its documents, its sources, its benchmark), and not the package.
 NOT_OF_THE_WHEEL = --ignore tests/test_docs.py --ignore tests/test_spills.py
 
-# Every peer that can be installed, all dtypes, shapes of known models: docs/benchmarks/. Takes an hour or more.
-PEERS = numpy,torch,torch_compile,paddle,jax
+# Every peer that can be installed, all dtypes, shapes of known models (BERT-base, GPT-2 large, Llama 3 8B with few
+# tokens, a recommender's MLP, ViT-B): docs/benchmarks/. Takes most of an hour. numpy is left out for half types, of
+# which it has no BLAS: a single product takes it minutes.
+PEERS = torch,torch_compile,paddle,jax
 PEER_SHAPES = 512,768,3072;512,3072,768;1024,1280,5120;16,4096,14336;2048,64,256;197,768,3072
+PEER_ROUNDS = 3
+PEER_BENCH = env -u OPENBLAS_CORETYPE .venv-bench/bin/python -m bench --no-targets --shapes "$(PEER_SHAPES)" \
+	--activations relu,gelu --ops forward,training --rounds $(PEER_ROUNDS)
 bench-peers: .venv-bench/ready
 	.venv-bench/bin/python -m pip install --quiet '$(TORCH)' '$(PADDLE)' jax setuptools
-	env -u OPENBLAS_CORETYPE .venv-bench/bin/python -m bench --peers $(PEERS) --no-targets --shapes "$(PEER_SHAPES)" \
-	--dtypes float32,bfloat16,float16,float64 --activations relu,gelu --ops forward,training --rounds 3 \
-	--output docs/benchmarks | tee docs/benchmarks/tables.txt
+	mkdir -p docs/benchmarks/full docs/benchmarks/half
+	$(PEER_BENCH) --peers numpy,$(PEERS) --dtypes float32,float64 --output docs/benchmarks/full \
+	> docs/benchmarks/full/tables.txt
+	$(PEER_BENCH) --peers $(PEERS) --dtypes bfloat16,float16 --output docs/benchmarks/half \
+	> docs/benchmarks/half/tables.txt
 
 # docs/_build/html/index.html. A warning, such as a link that leads nowhere, is an error.
 docs: .venv-docs/ready

@@ -150,7 +150,13 @@ def work(end, rank: int, processes: int, rows: int, hidden: int, split: str, ren
 
     def step():
         model.zero_grad()
-        model(x).backward(out_grad)
+        x.grad = None
+        out = model(x)
+        out.backward(out_grad)
+        # reductions are awaited by whoever reads their results
+        for reduced_tensor in (out.detach(), x.grad):
+            if reduced_tensor is not None:
+                reduced_tensor[0, 0].item()
 
     def reduce():
         if processes > 1:
