@@ -1,7 +1,7 @@
 /* Engine "native": packing and micro-kernels of our own. One task multiplies a p_tile x q_tile part of the result:
  *
  *   for each r_step of r:        b's part is packed into panels of nr columns, which stay in L2
- *     for each mr rows of a:     packed into one panel, which stays in L1
+ *     for each mr rows of a:     packed into one panel, which stays in L1 (several at once where a's rows lie across it)
  *       for each panel of b:     the micro-kernel; after the last r_step the epilogue, while the sums are in L1
  *
  * Between r_steps the sums wait in the result itself where they have its type, otherwise in scratch, in L2.
@@ -44,9 +44,16 @@ static int sums_wait_in_out(const fge_plan *plan, const panels *w) {
     return !w->pairs && e->out_dtype == plan->real->dtype && !e->accumulate;
 }
 
+/* How many of a's panels are packed at once. Where the operand's rows lie across the panel, each gives a few elements to it:
+ * taken for several panels, whole lines are read, and pages of rows far apart are turned to once for all of them. */
+static int64_t panels_of_a(const fge_gemm *g, const panels *w) {
+    enum { LINES = 3 };
+    return g->a.transposed && !w->pairs ? fge_max(1, LINES * 64 / (w->mr * w->unit)) : 1;
+}
+
 /* Where things lie in a thread's scratch, in bytes. */
 typedef struct {
-    int64_t b_panels, a_panel, ready, block_sums, kept, end;
+    int64_t b_panels, a_panels, ready, block_sums, kept, end;
 } layout;
 
 static layout layout_of(const fge_plan *plan, const panels *w) {
@@ -56,8 +63,8 @@ static layout layout_of(const fge_plan *plan, const panels *w) {
     const int64_t waiting = sums_wait_in_out(plan, w) ? w->nr : q_room;
     const int64_t tiles = plan->gemm->r > plan->r_step ? p_room * waiting : 2 * w->mr * w->nr;
     layout at = {0};
-    at.a_panel = fge_round_up(q_room * r_room * w->unit + SPARE, 64);
-    at.ready = at.a_panel + fge_round_up(w->mr * r_room * w->unit + SPARE, 64);
+    at.a_panels = fge_round_up(q_room * r_room * w->unit + SPARE, 64);
+    at.ready = at.a_panels + fge_round_up(panels_of_a(plan->gemm, w) * w->mr * r_room * w->unit + SPARE, 64);
     at.block_sums = at.ready + fge_round_up(fge_max(w->mr, w->nr) * plan->r_step * size, 64);
     at.kept = at.block_sums + fge_round_up(2 * fge_max(p_room, q_room) * size, 64);
     at.end = at.kept + tiles * size;
@@ -189,21 +196,36 @@ static void pack(const fge_plan *plan, const panels *w, const panel *p, void *to
     else pack_real(plan, p, to, ready);
 }
 
-/* b's panels. Natural rows across them are taken a few at a time over all panels, so that memory is read along its rows. */
-static void pack_b_panels(const fge_plan *plan, const panels *w, const fge_tile *t, int64_t r0, int64_t r, char *to, void *ready,
-                          char *column_sums) {
-    const fge_gemm *g = plan->gemm;
-    const int64_t r_room = fge_round_up(r, w->r_unit), rows = g->b.transposed ? fge_max(r, 1) : 32;
+/* Natural rows across the panels are taken a few at a time over all panels, so that memory is read along its rows. */
+enum { ROWS_AT_ONCE = 8 };
+
+/* Panels of b, or of a, for t's columns (rows) [first, first + count). */
+static void pack_panels(const fge_plan *plan, const panels *w, int of_a, int64_t first, int64_t count, int64_t r0, int64_t r,
+                        char *to, void *ready, char *column_sums) {
+    const fge_operand *o = of_a ? &plan->gemm->a : &plan->gemm->b;
+    const int along_r = of_a ? !o->transposed : o->transposed;
+    const int64_t r_room = fge_round_up(r, w->r_unit), rows = along_r ? fge_max(r, 1) : ROWS_AT_ONCE,
+                  width = of_a ? w->mr : w->nr;
+    int64_t done = 0;
+    if (of_a && !along_r && !w->pairs) {
+        const panel all = {.operand = o, .first = first, .r0 = r0};
+        const void *from = in_place(&all, plan->real->dtype);
+        if (from) {
+            plan->real->pack_a_across(from, o->row_stride, count / width, r, to, width * r_room, column_sums);
+            done = count / width * width;
+        }
+    }
     for (int64_t l = 0; l < r; l += rows)
-        for (int64_t j = 0; j < t->q; j += w->nr) {
-            const panel p = {.operand = &g->b,
-                             .along_r = g->b.transposed,
-                             .first = t->q0 + j,
-                             .count = fge_min(w->nr, t->q - j),
+        for (int64_t j = done; j < count; j += width) {
+            const panel p = {.operand = o,
+                             .along_r = along_r,
+                             .first = first + j,
+                             .count = fge_min(width, count - j),
                              .r0 = r0 + l,
                              .r = fge_min(rows, r - l),
+                             .of_a = of_a,
                              .column_sums = column_sums ? column_sums + j * plan->real->size : NULL};
-            pack(plan, w, &p, to + (j * r_room + l * w->nr) * w->unit, ready);
+            pack(plan, w, &p, to + (j * r_room + l * width) * w->unit, ready);
         }
 }
 
@@ -259,8 +281,9 @@ static void multiply_packed(const fge_plan *plan, const fge_tile *t, const fge_e
     const panels w = panels_of(plan);
     const fge_pair_kernels *pairs = w.pairs;
     const layout at = layout_of(plan, &w);
-    const int64_t size = real->size, mr = w.mr, nr = w.nr, q_room = fge_round_up(t->q, nr);
-    char *b_panels = scratch, *a_panel = scratch + at.a_panel, *ready = scratch + at.ready, *block_sums = scratch + at.block_sums;
+    const int64_t size = real->size, mr = w.mr, nr = w.nr, q_room = fge_round_up(t->q, nr), at_once = panels_of_a(g, &w) * mr;
+    char *b_panels = scratch, *a_panels = scratch + at.a_panels, *ready = scratch + at.ready,
+         *block_sums = scratch + at.block_sums;
     const int many_steps = t->r > plan->r_step, in_out = many_steps && sums_wait_in_out(plan, &w);
     const int64_t out_row = epilogue->out_stride * size;
     char *b_sums = sums && !g->sums_of_a ? block_sums : NULL, *a_sums = sums && g->sums_of_a ? block_sums : NULL;
@@ -273,18 +296,13 @@ static void multiply_packed(const fge_plan *plan, const fge_tile *t, const fge_e
         const int64_t r = fge_min(plan->r_step, t->r - r0);
         const int64_t r_room = fge_round_up(r, w.r_unit);
         const int last = r0 + r >= t->r;
-        pack_b_panels(plan, &w, t, t->r0 + r0, r, b_panels, ready, b_sums);
+        pack_panels(plan, &w, 0, t->q0, t->q, t->r0 + r0, r, b_panels, ready, b_sums);
         for (int64_t i = 0; i < t->p; i += mr) {
             const int64_t rows = fge_min(mr, t->p - i);
-            const panel p = {.operand = &g->a,
-                             .along_r = !g->a.transposed,
-                             .first = t->p0 + i,
-                             .count = rows,
-                             .r0 = t->r0 + r0,
-                             .r = r,
-                             .of_a = 1,
-                             .column_sums = a_sums ? a_sums + i * size : NULL};
-            pack(plan, &w, &p, a_panel, ready);
+            if (i % at_once == 0)
+                pack_panels(plan, &w, 1, t->p0 + i, fge_min(at_once, t->p - i), t->r0 + r0, r, a_panels, ready,
+                            a_sums ? a_sums + i * size : NULL);
+            const char *a_panel = a_panels + i % at_once * r_room * w.unit;
             for (int64_t j = 0; j < t->q; j += nr) {
                 const int64_t cols = fge_min(nr, t->q - j);
                 char *c = scratch + at.kept + turn * mr * nr * size;

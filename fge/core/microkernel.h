@@ -98,6 +98,39 @@ static void FN(pack_b)(const void *from, int64_t stride, int64_t count, int64_t 
     FN(pack)((const REAL *)from, stride, count, r, (REAL *)to, NR);
 }
 
+/* Panels of MR rows of a, `panel` elements apart, from rows that run across them: to[p * panel + l * MR + i] =
+ * from[l * stride + p * MR + i]. A few rows at a time for all panels, so that their lines are in L1 until all of each is used,
+ * also where strides are powers of two and few lines of L1 can hold them. The next rows are on their way to L2 meanwhile: the
+ * hardware doesn't foresee them. Stores spill as in `pack`, but for a panel's last row. Where sums isn't NULL, the rows are added
+ * to it, one after the other as in `read`. */
+static void FN(pack_a_across)(const void *from, int64_t stride, int64_t panels, int64_t r, void *to, int64_t panel, void *sums) {
+    enum { ROWS = 8, VECTORS = (MR + W - 1) / W };
+    for (int64_t l0 = 0; l0 < r; l0 += ROWS) {
+        const int64_t end = fge_min(l0 + ROWS, r);
+        for (int64_t l = end; l < fge_min(end + ROWS, r); l++)
+            for (int64_t b = 0; b < panels * MR + 64 / (int64_t)sizeof(REAL) - 1; b += 64 / (int64_t)sizeof(REAL))
+                __builtin_prefetch((const REAL *)from + l * stride + b, 0, 2);
+        for (int64_t p = 0; p < panels; p++) {
+            const REAL *row = (const REAL *)from + l0 * stride + p * MR;
+            REAL *at = (REAL *)to + p * panel + l0 * MR;
+            V sum[VECTORS] = {v_set1(0)};
+#pragma GCC unroll 16
+            for (int i = 0; sums && i < VECTORS; i++) sum[i] = v_load_n((REAL *)sums + p * MR + i * W, FN(lanes)(MR - i * W));
+            for (int64_t l = l0; l < end; l++, row += stride, at += MR)
+#pragma GCC unroll 16
+                for (int i = 0; i < VECTORS; i++) {
+                    const int n = FN(lanes)(MR - i * W);
+                    const V v = n == W ? v_load(row + i * W) : v_load_n(row + i * W, n);
+                    if (n == W || l + 1 < r) v_store(at + i * W, v);
+                    else v_store_n(at + i * W, v, n);
+                    sum[i] = v_add(v, sum[i]);
+                }
+#pragma GCC unroll 16
+            for (int i = 0; sums && i < VECTORS; i++) v_store_n((REAL *)sums + p * MR + i * W, sum[i], FN(lanes)(MR - i * W));
+        }
+    }
+}
+
 /* y += x . b with rows of b contiguous: four rows at a time, streamed past y, which stays in L1. Rows are far apart, so that the
  * hardware doesn't foresee the next ones. */
 static inline ALWAYS_INLINE void FN(stream)(int64_t r, const REAL *x, const void *b, int64_t b_row, int64_t cols, REAL *y,

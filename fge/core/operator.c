@@ -44,6 +44,16 @@ fge_status fge_forward(const fge_forward_args *args) {
     return FGE_OK;
 }
 
+/* Whether dZ is worth a pass of its own. Otherwise each product makes it while packing, again for every tile that it is part of:
+ * one for each COLUMNS columns of x, about. By shapes alone; the bits are the same either way. */
+static int makes_dz_first(const fge_backward_args *args) {
+    enum { COLUMNS = 512, ELEMENTS = 1 << 14, MOST_BYTES = 1 << 28 };
+    if (fge_reserve_kind_of(args->activation.id) == FGE_RESERVE_NONE) return 0;
+    const int64_t products = (args->x_grad.data != NULL) + (args->y_grad.data != NULL);
+    return products * fge_ceil_div(args->k, COLUMNS) >= 2 && args->m * args->n >= ELEMENTS &&
+           args->m * args->n <= MOST_BYTES / fge_dtype_size(args->dtype);
+}
+
 fge_status fge_backward(const fge_backward_args *args) {
     const int64_t m = args->m, n = args->n, k = args->k;
     const int dtype = args->dtype;
@@ -58,10 +68,13 @@ fge_status fge_backward(const fge_backward_args *args) {
 
     fge_operand derived = fge_operand_of(args->out_grad, m, n, dtype);
     fge_set_derivative(&derived, args->activation, args->reserve);
-    /* a dZ that is stored anyway is read back for the products, but its sums are those before rounding */
-    const int stored = args->z_grad.data && !args->z_grad.accumulate;
-    const fge_in z_grad = {args->z_grad.data, args->z_grad.row_stride, 1};
-    const fge_operand dz = stored ? fge_operand_of(z_grad, m, n, dtype) : derived;
+    /* a dZ that is stored, in the caller's array or ours, is read back for the products; rounded sums would be less exact */
+    const int asked = args->z_grad.data && !args->z_grad.accumulate, own = !asked && makes_dz_first(args);
+    static double plan_only; /* a place, so that the plan counts what is in memory that isn't there yet */
+    fge_out own_dz = {own ? &plan_only : NULL, n, dtype, 0};
+    const fge_in stored = own ? (fge_in){own_dz.data, n, 1} : (fge_in){args->z_grad.data, args->z_grad.row_stride, 1};
+    const fge_operand dz = asked || own ? fge_operand_of(stored, m, n, dtype) : derived;
+    const fge_operand exact_dz = fge_is_half(dtype) ? derived : dz;
     const fge_operand x = fge_operand_of(args->x, m, k, dtype), y = fge_operand_of(args->y, k, n, dtype);
     fge_call c = {0};
     if (args->x_grad.data) { /* dZ . Y^T, or its transpose Y . dZ^T */
@@ -81,22 +94,33 @@ fge_status fge_backward(const fge_backward_args *args) {
         with_sums->sums_of_a = args->y_grad_transposed;
     }
     const int wants_sums = args->bias_grad.data != NULL;
-    if (wants_sums && (stored || !with_sums)) /* a product with no rows of its own: dZ's column sums are all that is left of it */
-        with_sums = fge_call_add(&c, (fge_operand){0}, derived, 0, n, m, dtype);
-    static double plan_only; /* a place, so that the plan counts the sums' memory */
+    /* a product with no rows of its own: the column sums are all that is left of it */
+    if (wants_sums && (!with_sums || exact_dz.data != dz.data))
+        with_sums = fge_call_add(&c, (fge_operand){0}, exact_dz, 0, n, m, dtype);
     if (wants_sums) {
         with_sums->sums = &plan_only;
         /* the sums are those of dZ's own rows, whichever of its axes is contiguous */
-        *(with_sums->sums_of_a ? &with_sums->a : &with_sums->b) = with_sums->sums_of_a ? fge_transposed(derived) : derived;
+        *(with_sums->sums_of_a ? &with_sums->a : &with_sums->b) = with_sums->sums_of_a ? fge_transposed(exact_dz) : exact_dz;
     }
     fge_status status = fge_call_plan(&c);
     if (status != FGE_OK) return status;
-    if (args->z_grad.data) fge_elementwise_plan(&c, m, n);
+    if (args->z_grad.data || own) fge_elementwise_plan(&c, m, n);
+    const size_t sums_room = wants_sums ? ((size_t)n * sizeof(double) + 63) / 64 * 64 : 0;
+    const size_t dz_room = own ? (size_t)(m * n * fge_dtype_size(dtype)) : 0;
     fge_workspace workspace;
-    void *sums = NULL;
-    status = fge_call_begin(&c, wants_sums ? (size_t)n * sizeof(double) : 0, &workspace, &sums);
+    void *room = NULL;
+    status = fge_call_begin(&c, sums_room + dz_room, &workspace, &room);
     if (status != FGE_OK) return status;
+    double *const sums = room;
     if (wants_sums) with_sums->sums = sums;
+    if (own) {
+        own_dz.data = (char *)room + sums_room;
+        for (int i = 0; i < c.count; i++) {
+            if (c.gemm[i].a.data == &plan_only) c.gemm[i].a.data = own_dz.data;
+            if (c.gemm[i].b.data == &plan_only) c.gemm[i].b.data = own_dz.data;
+        }
+        fge_store_derivative(&derived, &own_dz, &workspace);
+    }
     if (args->z_grad.data) fge_store_derivative(&derived, &args->z_grad, &workspace);
     for (int i = 0; i < c.count; i++) fge_call_run(&c, i, &workspace);
     if (wants_sums) fge_store_sums(&args->bias_grad, sums, n);
