@@ -45,9 +45,9 @@ fge_status fge_forward(const fge_forward_args *args) {
 }
 
 /* Whether dZ is worth a pass of its own. Otherwise each product makes it while packing, again for every tile that it is part of:
- * one for each COLUMNS columns of x, about. By shapes alone; the bits are the same either way. */
+ * one for each COLUMNS columns of x, about. By shapes alone, and up to a constant room; the bits are the same either way. */
 static int makes_dz_first(const fge_backward_args *args) {
-    enum { COLUMNS = 512, ELEMENTS = 1 << 14, MOST_BYTES = 1 << 28 };
+    enum { COLUMNS = 512, ELEMENTS = 1 << 14, MOST_BYTES = 1 << 25 };
     if (fge_reserve_kind_of(args->activation.id) == FGE_RESERVE_NONE) return 0;
     const int64_t products = (args->x_grad.data != NULL) + (args->y_grad.data != NULL);
     return products * fge_ceil_div(args->k, COLUMNS) >= 2 && args->m * args->n >= ELEMENTS &&
