@@ -196,15 +196,16 @@ static void pack(const fge_plan *plan, const panels *w, const panel *p, void *to
     else pack_real(plan, p, to, ready);
 }
 
-/* Natural rows across the panels are taken a few at a time over all panels, so that memory is read along its rows. */
-enum { ROWS_AT_ONCE = 8 };
+/* Natural rows across the panels are taken a few at a time over all panels, so that memory is read along its rows. A multiple of
+ * every r_unit: pairs' panels are filled up to one. */
+enum { ROWS_AT_ONCE = 32 };
 
 /* Panels of b, or of a, for t's columns (rows) [first, first + count). */
 static void pack_panels(const fge_plan *plan, const panels *w, int of_a, int64_t first, int64_t count, int64_t r0, int64_t r,
                         char *to, void *ready, char *column_sums) {
     const fge_operand *o = of_a ? &plan->gemm->a : &plan->gemm->b;
     const int along_r = of_a ? !o->transposed : o->transposed;
-    const int64_t r_room = fge_round_up(r, w->r_unit), rows = along_r ? fge_max(r, 1) : ROWS_AT_ONCE,
+    const int64_t r_room = fge_round_up(r, w->r_unit), rows = along_r || (of_a && w->pairs) ? fge_max(r, 1) : ROWS_AT_ONCE,
                   width = of_a ? w->mr : w->nr;
     int64_t done = 0;
     if (of_a && !along_r && !w->pairs) {
