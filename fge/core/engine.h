@@ -13,6 +13,7 @@ typedef struct {
     const fge_real_kernels *real;
     const void *engine_data;
     int64_t p_tile, q_tile;  /* one task's part of the result */
+    int64_t q_block;         /* native: columns of b whose panels are in L2 at a time */
     int64_t r_step;          /* operands are made ready for this much of r at a time */
     int64_t splits, r_split; /* r is cut in `splits` parts of r_split, summed afterwards in order */
     size_t scratch;          /* bytes that a thread needs */

@@ -1,8 +1,10 @@
 /* Engine "native": packing and micro-kernels of our own. One task multiplies a p_tile x q_tile part of the result:
  *
- *   for each r_step of r:        b's part is packed into panels of nr columns, which stay in L2
- *     for each mr rows of a:     packed into one panel, which stays in L1 (several at once where a's rows lie across it)
- *       for each panel of b:     the micro-kernel; after the last r_step the epilogue, while the sums are in L1
+ *   for each r_step of r:
+ *     for each q_block:          b's part is packed into panels of nr columns, which stay in L2
+ *       for each mr rows of a:   packed into one panel, which stays in L1 (several at once where a's rows lie across it); by
+ *                                the first q_block, for all of them where there are more
+ *         for each panel of b:   the micro-kernel; after the last r_step the epilogue, while the sums are in L1
  *
  * Between r_steps the sums wait in the result itself where they have its type, otherwise in scratch, in L2.
  *
@@ -51,6 +53,9 @@ static int64_t panels_of_a(const fge_gemm *g, const panels *w) {
     return g->a.transposed && !w->pairs ? fge_max(1, LINES * 64 / (w->mr * w->unit)) : 1;
 }
 
+/* Whether all of a's panels of a step are kept, for the next blocks of b. */
+static int keeps_a(const fge_plan *plan) { return plan->q_block < plan->q_tile; }
+
 /* Where things lie in a thread's scratch, in bytes. */
 typedef struct {
     int64_t b_panels, a_panels, ready, block_sums, kept, end;
@@ -62,18 +67,21 @@ static layout layout_of(const fge_plan *plan, const panels *w) {
     const int64_t p_room = fge_round_up(plan->p_tile, w->mr), q_room = fge_round_up(plan->q_tile, w->nr);
     const int64_t waiting = sums_wait_in_out(plan, w) ? w->nr : q_room;
     const int64_t tiles = plan->gemm->r > plan->r_step ? p_room * waiting : 2 * w->mr * w->nr;
+    const int64_t a_rows = keeps_a(plan) ? p_room : panels_of_a(plan->gemm, w) * w->mr;
     layout at = {0};
-    at.a_panels = fge_round_up(q_room * r_room * w->unit + SPARE, 64);
-    at.ready = at.a_panels + fge_round_up(panels_of_a(plan->gemm, w) * w->mr * r_room * w->unit + SPARE, 64);
+    at.a_panels = fge_round_up(fge_round_up(plan->q_block, w->nr) * r_room * w->unit + SPARE, 64);
+    at.ready = at.a_panels + fge_round_up(a_rows * r_room * w->unit + SPARE, 64);
     at.block_sums = at.ready + fge_round_up(fge_max(w->mr, w->nr) * plan->r_step * size, 64);
     at.kept = at.block_sums + fge_round_up(2 * fge_max(p_room, q_room) * size, 64);
     at.end = at.kept + tiles * size;
     return at;
 }
 
-/* Tiles for the packed route. b's panels stay in L2, and so do the sums where r takes several steps. Within that room the tiles
- * are those for which the operands are made ready at least cost: a once for each tile along q, b once for each along p. */
+/* Tiles for the packed route. b's panels stay in L2. Where sums need room between steps, so do they, and a tile is as wide as
+ * that leaves; otherwise a's panels are kept for all of a tile's blocks. Within that the tiles are those for which the operands
+ * are made ready at least cost: a once for each tile along q, b once for each along p. */
 enum { SIDE_LEAST = 112, READY = 1, DERIVED = 4 }; /* costs of an element, a derivative's with it */
+enum { A_MOST = 5 << 19 };                         /* bytes of a that are kept: beside b's panels and other threads' in L3 */
 
 static int64_t cost_of_tiles(const fge_gemm *g, int64_t p_tile, int64_t q_tile) {
     const int64_t a_cost = g->a.activation.id ? DERIVED : READY, b_cost = g->b.activation.id ? DERIVED : READY;
@@ -83,15 +91,18 @@ static void plan_packed(fge_plan *plan, const panels *w, int64_t tasks) {
     const fge_gemm *g = plan->gemm;
     const int64_t room = fge_cache_sizes().l2 * 3 / 4, b_column = plan->r_step * w->unit;
     const int64_t kept = g->r > plan->r_step && !sums_wait_in_out(plan, w) ? plan->real->size : 0; /* bytes of each sum */
+    const int wide = !kept && !w->pairs;
     int64_t least = INT64_MAX, p_tile = 0;
     for (int64_t tiles = 1; tiles <= 64; tiles++) {
         p_tile = fge_even_tile(g->p, fge_ceil_div(g->p, tiles), w->mr);
-        const int64_t q_most = fge_max(w->nr, room / (b_column + p_tile * kept) / w->nr * w->nr);
+        const int64_t q_block = fge_max(w->nr, room / (b_column + p_tile * kept) / w->nr * w->nr);
+        const int64_t q_most = wide && p_tile * b_column <= A_MOST ? g->q : q_block;
         const int64_t q_tile = fge_even_tile(g->q, q_most, w->nr), cost = cost_of_tiles(g, p_tile, q_tile);
         if (cost < least) {
             least = cost;
             plan->p_tile = p_tile;
             plan->q_tile = q_tile;
+            plan->q_block = q_block;
         }
         if (p_tile < 2 * w->mr) break;
     }
@@ -105,6 +116,7 @@ static void plan_packed(fge_plan *plan, const panels *w, int64_t tasks) {
             plan->p_tile = p_half;
         else plan->q_tile = q_half;
     }
+    plan->q_block = fge_even_tile(plan->q_tile, plan->q_block, w->nr);
     plan->scratch = (size_t)layout_of(plan, w).end;
 }
 
@@ -208,11 +220,12 @@ static void pack_panels(const fge_plan *plan, const panels *w, int of_a, int64_t
     const int64_t r_room = fge_round_up(r, w->r_unit), rows = along_r || (of_a && w->pairs) ? fge_max(r, 1) : ROWS_AT_ONCE,
                   width = of_a ? w->mr : w->nr;
     int64_t done = 0;
-    if (of_a && !along_r && !w->pairs) {
-        const panel all = {.operand = o, .first = first, .r0 = r0};
+    if (!along_r && !w->pairs) {
+        const panel all = {.operand = o, .first = first, .r0 = r0, .of_a = of_a};
         const void *from = in_place(&all, plan->real->dtype);
         if (from) {
-            plan->real->pack_a_across(from, o->row_stride, count / width, r, to, width * r_room, column_sums);
+            (of_a ? plan->real->pack_a_across : plan->real->pack_b_across)(from, o->row_stride, count / width, r, to,
+                                                                           width * r_room, column_sums);
             done = count / width * width;
         }
     }
@@ -297,44 +310,50 @@ static void multiply_packed(const fge_plan *plan, const fge_tile *t, const fge_e
         const int64_t r = fge_min(plan->r_step, t->r - r0);
         const int64_t r_room = fge_round_up(r, w.r_unit);
         const int last = r0 + r >= t->r;
-        pack_panels(plan, &w, 0, t->q0, t->q, t->r0 + r0, r, b_panels, ready, b_sums);
-        for (int64_t i = 0; i < t->p; i += mr) {
-            const int64_t rows = fge_min(mr, t->p - i);
-            if (i % at_once == 0)
-                pack_panels(plan, &w, 1, t->p0 + i, fge_min(at_once, t->p - i), t->r0 + r0, r, a_panels, ready,
-                            a_sums ? a_sums + i * size : NULL);
-            const char *a_panel = a_panels + i % at_once * r_room * w.unit;
-            for (int64_t j = 0; j < t->q; j += nr) {
-                const int64_t cols = fge_min(nr, t->q - j);
-                char *c = scratch + at.kept + turn * mr * nr * size;
-                int64_t ldc = nr;
-                if (in_out && cols == nr) {
-                    c = (char *)epilogue->out + (t->p0 + i) * out_row + (t->q0 + j) * size;
-                    ldc = epilogue->out_stride;
-                } else if (in_out) {
-                    c = scratch + at.kept + i * nr * size;
-                } else if (many_steps) {
-                    c = scratch + at.kept + (i * q_room + j) * size;
-                    ldc = q_room;
-                }
-                if (many_steps && (in_out || r0 > 0)) prefetch_rows(c, ldc * size, rows, nr * size);
-                if (last && !in_out) prefetch_out(epilogue, t->p0 + i, rows, t->q0 + j, cols);
-                const char *b = b_panels + j * r_room * w.unit;
-                if (pairs)
-                    pairs->tile(r, (const uint16_t *)a_panel, (const uint16_t *)b, (float *)c, ldc, (int)rows, r0 > 0, &pending);
-                else real->tile(r, a_panel, 1, mr, b, nr, c, ldc, (int)rows, (int)nr, r0 > 0);
-                if (!last) continue;
-                if (pairs && pairs->any_nan && pairs->any_nan((float *)c, ldc, (int)rows))
-                    mend_nan(plan, t, i, rows, j, cols, (float *)c, ldc);
-                if (pairs && pairs->pipelined) {
-                    fge_pending_rows(&pending, mr);
-                    pending = (fge_pending){real, epilogue, (float *)c, ldc, rows, cols, t->p0 + i, t->q0 + j, 0};
-                    turn = !turn;
-                } else {
-                    real->epilogue(epilogue, c, ldc, rows, cols, t->p0 + i, t->q0 + j);
+        int64_t j0 = 0;
+        do {
+            const int64_t j_end = fge_min(j0 + plan->q_block, t->q);
+            pack_panels(plan, &w, 0, t->q0 + j0, j_end - j0, t->r0 + r0, r, b_panels, ready, b_sums ? b_sums + j0 * size : NULL);
+            for (int64_t i = 0; i < t->p; i += mr) {
+                const int64_t rows = fge_min(mr, t->p - i);
+                char *a_panel = a_panels + (keeps_a(plan) ? i : i % at_once) * r_room * w.unit;
+                if (i % at_once == 0 && j0 == 0)
+                    pack_panels(plan, &w, 1, t->p0 + i, fge_min(at_once, t->p - i), t->r0 + r0, r, a_panel, ready,
+                                a_sums ? a_sums + i * size : NULL);
+                for (int64_t j = j0; j < j_end; j += nr) {
+                    const int64_t cols = fge_min(nr, t->q - j);
+                    char *c = scratch + at.kept + turn * mr * nr * size;
+                    int64_t ldc = nr;
+                    if (in_out && cols == nr) {
+                        c = (char *)epilogue->out + (t->p0 + i) * out_row + (t->q0 + j) * size;
+                        ldc = epilogue->out_stride;
+                    } else if (in_out) {
+                        c = scratch + at.kept + i * nr * size;
+                    } else if (many_steps) {
+                        c = scratch + at.kept + (i * q_room + j) * size;
+                        ldc = q_room;
+                    }
+                    if (many_steps && (in_out || r0 > 0)) prefetch_rows(c, ldc * size, rows, nr * size);
+                    if (last && !in_out) prefetch_out(epilogue, t->p0 + i, rows, t->q0 + j, cols);
+                    const char *b = b_panels + (j - j0) * r_room * w.unit;
+                    if (pairs)
+                        pairs->tile(r, (const uint16_t *)a_panel, (const uint16_t *)b, (float *)c, ldc, (int)rows, r0 > 0,
+                                    &pending);
+                    else real->tile(r, a_panel, 1, mr, b, nr, c, ldc, (int)rows, (int)nr, r0 > 0);
+                    if (!last) continue;
+                    if (pairs && pairs->any_nan && pairs->any_nan((float *)c, ldc, (int)rows))
+                        mend_nan(plan, t, i, rows, j, cols, (float *)c, ldc);
+                    if (pairs && pairs->pipelined) {
+                        fge_pending_rows(&pending, mr);
+                        pending = (fge_pending){real, epilogue, (float *)c, ldc, rows, cols, t->p0 + i, t->q0 + j, 0};
+                        turn = !turn;
+                    } else {
+                        real->epilogue(epilogue, c, ldc, rows, cols, t->p0 + i, t->q0 + j);
+                    }
                 }
             }
-        }
+            j0 = j_end;
+        } while (j0 < t->q);
         if (sums) collect(plan, block_sums, sums, a_sums ? t->p : t->q);
         r0 += r;
     } while (r0 < t->r);

@@ -67,10 +67,12 @@ static void convert(const void *from, int from_dtype, void *to, int to_dtype, in
 }
 
 #define FGE_KERNELS_FIELDS \
-    .f32 = {mr_f32,     nr_f32,     sizeof(float),     FGE_FLOAT32, epilogue_f32,      read_f32, \
-            pack_a_f32, pack_b_f32, pack_a_across_f32, tile_f32,    vector_stream_f32, vector_dots_f32}, \
-    .f64 = {mr_f64,     nr_f64,     sizeof(double),    FGE_FLOAT64, epilogue_f64,      read_f64, \
-            pack_a_f64, pack_b_f64, pack_a_across_f64, tile_f64,    vector_stream_f64, vector_dots_f64}, \
+    .f32 = {mr_f32,         nr_f32,     sizeof(float),     FGE_FLOAT32,       epilogue_f32, read_f32, \
+            pack_a_f32,     pack_b_f32, pack_a_across_f32, pack_b_across_f32, tile_f32,     vector_stream_f32, \
+            vector_dots_f32}, \
+    .f64 = {mr_f64,         nr_f64,     sizeof(double),    FGE_FLOAT64,       epilogue_f64, read_f64, \
+            pack_a_f64,     pack_b_f64, pack_a_across_f64, pack_b_across_f64, tile_f64,     vector_stream_f64, \
+            vector_dots_f64}, \
     .peak = measure_peak, .convert = convert
 
 #if !defined(FGE_KERNELS_PAIRS)

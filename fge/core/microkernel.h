@@ -8,12 +8,14 @@ static inline ALWAYS_INLINE void FN(tile_rows)(int64_t r, const REAL *a, int64_t
     for (int i = 0; i < rows; i++)
 #pragma GCC unroll 4
         for (int j = 0; j < NRV; j++) sums[i][j] = v_set1(0);
-    enum { ROWS_AHEAD = 12 }; /* of b, on their way from L2 */
+    enum { ROWS_AHEAD = 12, LINE = 64 / sizeof(REAL) }; /* of b, on their way from L2 */
+    /* unrolled: branch prediction knows when a short loop ends */
+#pragma GCC unroll 4
     for (int64_t l = 0; l < r; l++) {
         V columns[NRV];
         if (cols == NR)
-#pragma GCC unroll 4
-            for (int j = 0; j < NRV; j++) __builtin_prefetch(b + ROWS_AHEAD * b_row + j * W);
+#pragma GCC unroll 2
+            for (int j = 0; j < NR; j += LINE) __builtin_prefetch(b + ROWS_AHEAD * b_row + j);
 #pragma GCC unroll 4
         for (int j = 0; j < NRV; j++) columns[j] = cols == NR ? v_load(b + j * W) : v_load_n(b + j * W, FN(lanes)(cols - j * W));
 #pragma GCC unroll 16
@@ -98,37 +100,44 @@ static void FN(pack_b)(const void *from, int64_t stride, int64_t count, int64_t 
     FN(pack)((const REAL *)from, stride, count, r, (REAL *)to, NR);
 }
 
-/* Panels of MR rows of a, `panel` elements apart, from rows that run across them: to[p * panel + l * MR + i] =
- * from[l * stride + p * MR + i]. A few rows at a time for all panels, so that their lines are in L1 until all of each is used,
- * also where strides are powers of two and few lines of L1 can hold them. The next rows are on their way to L2 meanwhile: the
- * hardware doesn't foresee them. Stores spill as in `pack`, but for a panel's last row. Where sums isn't NULL, the rows are added
- * to it, one after the other as in `read`. */
-static void FN(pack_a_across)(const void *from, int64_t stride, int64_t panels, int64_t r, void *to, int64_t panel, void *sums) {
-    enum { ROWS = 8, VECTORS = (MR + W - 1) / W };
+/* Panels of `width` rows of a (columns of b), `panel` elements apart, from rows that run across them: to[p * panel + l * width +
+ * i] = from[l * stride + p * width + i]. A few rows at a time for all panels, so that their lines are in L1 until all of each is
+ * used, also where strides are powers of two and few lines of L1 can hold them. The next rows are on their way to L2 meanwhile:
+ * the hardware doesn't foresee them. Stores spill as in `pack`, but for a panel's last row. Where sums isn't NULL, the rows are
+ * added to it, one after the other as in `read`. */
+static inline ALWAYS_INLINE void FN(pack_across)(const REAL *from, int64_t stride, int64_t panels, int64_t r, REAL *to,
+                                                 int64_t panel, REAL *sums, int width) {
+    enum { ROWS = 8, MOST_VECTORS = ((MR > NR ? MR : NR) + W - 1) / W, LINE = 64 / sizeof(REAL) };
+    const int vectors = (width + W - 1) / W;
     for (int64_t l0 = 0; l0 < r; l0 += ROWS) {
         const int64_t end = fge_min(l0 + ROWS, r);
         for (int64_t l = end; l < fge_min(end + ROWS, r); l++)
-            for (int64_t b = 0; b < panels * MR + 64 / (int64_t)sizeof(REAL) - 1; b += 64 / (int64_t)sizeof(REAL))
-                __builtin_prefetch((const REAL *)from + l * stride + b, 0, 2);
+            for (int64_t b = 0; b < panels * width + LINE - 1; b += LINE) __builtin_prefetch(from + l * stride + b, 0, 2);
         for (int64_t p = 0; p < panels; p++) {
-            const REAL *row = (const REAL *)from + l0 * stride + p * MR;
-            REAL *at = (REAL *)to + p * panel + l0 * MR;
-            V sum[VECTORS] = {v_set1(0)};
+            const REAL *row = from + l0 * stride + p * width;
+            REAL *at = to + p * panel + l0 * width;
+            V sum[MOST_VECTORS] = {v_set1(0)};
 #pragma GCC unroll 16
-            for (int i = 0; sums && i < VECTORS; i++) sum[i] = v_load_n((REAL *)sums + p * MR + i * W, FN(lanes)(MR - i * W));
-            for (int64_t l = l0; l < end; l++, row += stride, at += MR)
+            for (int i = 0; sums && i < vectors; i++) sum[i] = v_load_n(sums + p * width + i * W, FN(lanes)(width - i * W));
+            for (int64_t l = l0; l < end; l++, row += stride, at += width)
 #pragma GCC unroll 16
-                for (int i = 0; i < VECTORS; i++) {
-                    const int n = FN(lanes)(MR - i * W);
+                for (int i = 0; i < vectors; i++) {
+                    const int n = FN(lanes)(width - i * W);
                     const V v = n == W ? v_load(row + i * W) : v_load_n(row + i * W, n);
                     if (n == W || l + 1 < r) v_store(at + i * W, v);
                     else v_store_n(at + i * W, v, n);
-                    sum[i] = v_add(v, sum[i]);
+                    if (sums) sum[i] = v_add(v, sum[i]);
                 }
 #pragma GCC unroll 16
-            for (int i = 0; sums && i < VECTORS; i++) v_store_n((REAL *)sums + p * MR + i * W, sum[i], FN(lanes)(MR - i * W));
+            for (int i = 0; sums && i < vectors; i++) v_store_n(sums + p * width + i * W, sum[i], FN(lanes)(width - i * W));
         }
     }
+}
+static void FN(pack_a_across)(const void *from, int64_t stride, int64_t panels, int64_t r, void *to, int64_t panel, void *sums) {
+    FN(pack_across)((const REAL *)from, stride, panels, r, (REAL *)to, panel, (REAL *)sums, MR);
+}
+static void FN(pack_b_across)(const void *from, int64_t stride, int64_t panels, int64_t r, void *to, int64_t panel, void *sums) {
+    FN(pack_across)((const REAL *)from, stride, panels, r, (REAL *)to, panel, (REAL *)sums, NR);
 }
 
 /* y += x . b with rows of b contiguous: four rows at a time, streamed past y, which stays in L1. Rows are far apart, so that the

@@ -76,8 +76,9 @@ typedef struct {
      * the panel instead, `read` with ld = mr (nr) packs */
     void (*pack_a)(const void *from, int64_t stride, int64_t count, int64_t r, void *to);
     void (*pack_b)(const void *from, int64_t stride, int64_t count, int64_t r, void *to);
-    /* several full panels of a, `panel` elements apart, from rows that run across them; sums (or NULL) += these rows */
+    /* several full panels, `panel` elements apart, from rows that run across them; sums (or NULL) += these rows */
     void (*pack_a_across)(const void *from, int64_t stride, int64_t panels, int64_t r, void *to, int64_t panel, void *sums);
+    void (*pack_b_across)(const void *from, int64_t stride, int64_t panels, int64_t r, void *to, int64_t panel, void *sums);
     /* c [rows <= mr, cols <= nr] (+)= a . b; c has room for nr columns. a's element (i, l) is a[i * a_row + l * a_col];
      * b's rows are contiguous, b_row apart, and need nr readable columns unless cols < nr */
     void (*tile)(int64_t r, const void *a, int64_t a_row, int64_t a_col, const void *b, int64_t b_row, void *c, int64_t ldc,
