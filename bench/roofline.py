@@ -18,6 +18,7 @@ matplotlib.use("Agg")  # no display is needed
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.ticker import LogLocator
 
 import fge
 from bench.measurements import Measurements, peak_of
@@ -120,6 +121,7 @@ def _draw_panel(axis: Axes, runs: list[Run], measured: Measurements, bandwidth: 
     axis.plot(spread, roof, color="black", linewidth=1, label="measured roof", zorder=0)
     axis.set_xscale("log")
     axis.set_yscale("log")
+    axis.xaxis.set_minor_locator(LogLocator(subs=(2, 5)))  # more of them run into one another
     for scale in (axis.xaxis, axis.yaxis):
         scale.set_major_formatter("{x:g}")
         scale.set_minor_formatter("{x:g}")
