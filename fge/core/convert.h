@@ -58,14 +58,20 @@ static inline void store_halves(uint16_t *p, V v, int n, int dtype) {
         memcpy(p, part, (size_t)n * 2);
     }
 }
-#else
+#else /* copied, since they may lie at any byte */
 static inline V load_halves(const uint16_t *p, int n, int dtype) {
-    V v = {0};
-    for (int i = 0; i < n; i++) v[i] = dtype == FGE_FLOAT16 ? fge_widen_f16(p[i]) : fge_widen_bf16(p[i]);
+    uint16_t halves[W] = {0};
+    if (n == W) memcpy(halves, p, sizeof halves);
+    else memcpy(halves, p, (size_t)n * 2);
+    V v;
+    for (int i = 0; i < W; i++) v[i] = dtype == FGE_FLOAT16 ? fge_widen_f16(halves[i]) : fge_widen_bf16(halves[i]);
     return v;
 }
 static inline void store_halves(uint16_t *p, V v, int n, int dtype) {
-    for (int i = 0; i < n; i++) p[i] = dtype == FGE_FLOAT16 ? fge_round_f16(v[i]) : fge_round_bf16(v[i]);
+    uint16_t halves[W];
+    for (int i = 0; i < W; i++) halves[i] = dtype == FGE_FLOAT16 ? fge_round_f16(v[i]) : fge_round_bf16(v[i]);
+    if (n == W) memcpy(p, halves, sizeof halves);
+    else memcpy(p, halves, (size_t)n * 2);
 }
 #endif
 
@@ -97,8 +103,13 @@ static inline ALWAYS_INLINE V rounded_f32(V v, int dtype) {
 #endif
 }
 static inline float element_f32(const void *base, int64_t index, int dtype) {
-    if (dtype == FGE_FLOAT32) return ((const float *)base)[index];
-    const uint16_t h = ((const uint16_t *)base)[index];
+    if (dtype == FGE_FLOAT32) {
+        float f;
+        memcpy(&f, (const char *)base + index * 4, 4);
+        return f;
+    }
+    uint16_t h;
+    memcpy(&h, (const char *)base + index * 2, 2);
     return dtype == FGE_FLOAT16 ? fge_widen_f16(h) : fge_widen_bf16(h);
 }
 
@@ -121,6 +132,8 @@ static inline ALWAYS_INLINE V rounded_f64(V v, int dtype) {
 }
 static inline double element_f64(const void *base, int64_t index, int dtype) {
     (void)dtype;
-    return ((const double *)base)[index];
+    double d;
+    memcpy(&d, (const char *)base + index * 8, 8);
+    return d;
 }
 #endif
