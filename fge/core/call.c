@@ -104,21 +104,32 @@ void fge_store_gradient(fge_epilogue *e, const fge_out *out, int64_t cols) {
     e->q = cols;
 }
 
+/* Elements of biases are copied, since they may lie at any byte. */
+typedef union {
+    double f64;
+    float f32;
+    uint16_t half;
+} any_element;
+
 static double element(const void *base, int64_t i, int dtype) {
+    any_element e;
+    memcpy(&e, fge_at(base, i, dtype), (size_t)fge_dtype_size(dtype));
     switch (dtype) {
-    case FGE_FLOAT64: return ((const double *)base)[i];
-    case FGE_FLOAT32: return (double)((const float *)base)[i];
-    case FGE_FLOAT16: return (double)fge_widen_f16(((const uint16_t *)base)[i]);
-    default: return (double)fge_widen_bf16(((const uint16_t *)base)[i]);
+    case FGE_FLOAT64: return e.f64;
+    case FGE_FLOAT32: return (double)e.f32;
+    case FGE_FLOAT16: return (double)fge_widen_f16(e.half);
+    default: return (double)fge_widen_bf16(e.half);
     }
 }
 static void set_element(void *base, int64_t i, int dtype, double value) {
+    any_element e;
     switch (dtype) {
-    case FGE_FLOAT64: ((double *)base)[i] = value; break;
-    case FGE_FLOAT32: ((float *)base)[i] = (float)value; break;
-    case FGE_FLOAT16: ((uint16_t *)base)[i] = fge_round_f16((float)value); break;
-    default: ((uint16_t *)base)[i] = fge_round_bf16((float)value); break;
+    case FGE_FLOAT64: e.f64 = value; break;
+    case FGE_FLOAT32: e.f32 = (float)value; break;
+    case FGE_FLOAT16: e.half = fge_round_f16((float)value); break;
+    default: e.half = fge_round_bf16((float)value); break;
     }
+    memcpy((char *)base + i * fge_dtype_size(dtype), &e, (size_t)fge_dtype_size(dtype));
 }
 
 int fge_bad_call(int64_t m, int64_t n, int64_t k, int dtype, fge_activation activation) {

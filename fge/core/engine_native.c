@@ -81,7 +81,7 @@ static layout layout_of(const fge_plan *plan, const panels *w) {
  * that leaves; otherwise a's panels are kept for all of a tile's blocks. Within that the tiles are those for which the operands
  * are made ready at least cost: a once for each tile along q, b once for each along p. */
 enum { SIDE_LEAST = 112, READY = 1, DERIVED = 4 }; /* costs of an element, a derivative's with it */
-enum { A_MOST = 5 << 19 };                         /* bytes of a that are kept: beside b's panels and other threads' in L3 */
+enum { A_MOST = 5 << 19 };                         /* bytes of a's panels that a thread keeps, whatever L3 has */
 
 static int64_t cost_of_tiles(const fge_gemm *g, int64_t p_tile, int64_t q_tile) {
     const int64_t a_cost = g->a.activation.id ? DERIVED : READY, b_cost = g->b.activation.id ? DERIVED : READY;
@@ -91,12 +91,12 @@ static void plan_packed(fge_plan *plan, const panels *w, int64_t tasks) {
     const fge_gemm *g = plan->gemm;
     const int64_t room = fge_cache_sizes().l2 * 3 / 4, b_column = plan->r_step * w->unit;
     const int64_t kept = g->r > plan->r_step && !sums_wait_in_out(plan, w) ? plan->real->size : 0; /* bytes of each sum */
-    const int wide = !kept && !w->pairs;
+    const int64_t a_room = kept || w->pairs ? 0 : fge_min(fge_cache_sizes().l3 / 8, A_MOST);       /* L3 is shared */
     int64_t least = INT64_MAX, p_tile = 0;
     for (int64_t tiles = 1; tiles <= 64; tiles++) {
         p_tile = fge_even_tile(g->p, fge_ceil_div(g->p, tiles), w->mr);
         const int64_t q_block = fge_max(w->nr, room / (b_column + p_tile * kept) / w->nr * w->nr);
-        const int64_t q_most = wide && p_tile * b_column <= A_MOST ? g->q : q_block;
+        const int64_t q_most = p_tile * b_column <= a_room ? g->q : q_block;
         const int64_t q_tile = fge_even_tile(g->q, q_most, w->nr), cost = cost_of_tiles(g, p_tile, q_tile);
         if (cost < least) {
             least = cost;
@@ -221,7 +221,7 @@ static void pack_panels(const fge_plan *plan, const panels *w, int of_a, int64_t
                   width = of_a ? w->mr : w->nr;
     int64_t done = 0;
     if (!along_r && !w->pairs) {
-        const panel all = {.operand = o, .first = first, .r0 = r0, .of_a = of_a};
+        const panel all = {.operand = o, .first = first, .r0 = r0};
         const void *from = in_place(&all, plan->real->dtype);
         if (from) {
             (of_a ? plan->real->pack_a_across : plan->real->pack_b_across)(from, o->row_stride, count / width, r, to,
@@ -289,76 +289,101 @@ static void mend_nan(const fge_plan *plan, const fge_tile *t, int64_t i, int64_t
             if (c[row * ldc + col] != c[row * ldc + col]) c[row * ldc + col] = sums[row * MOST + col];
 }
 
+/* A task on the packed route. */
+typedef struct {
+    const fge_plan *plan;
+    const fge_tile *tile;
+    const fge_epilogue *epilogue;
+    panels w;
+    layout at;
+    char *scratch;
+    int many_steps, in_out; /* r takes several steps; the sums wait in the result between them */
+    fge_pending pending;
+    int turn; /* a pending tile keeps one of two places */
+} packed;
+
+/* Where the register tile at (i, j) of the task keeps its sums, ld apart. */
+static char *sums_of_tile(const packed *p, int64_t i, int64_t j, int64_t *ld) {
+    const int64_t size = p->plan->real->size, nr = p->w.nr;
+    char *const kept = p->scratch + p->at.kept;
+    if (p->in_out && p->tile->q - j >= nr) {
+        *ld = p->epilogue->out_stride;
+        return (char *)p->epilogue->out + ((p->tile->p0 + i) * *ld + p->tile->q0 + j) * size;
+    }
+    if (p->many_steps && !p->in_out) {
+        *ld = fge_round_up(p->tile->q, nr);
+        return kept + (i * *ld + j) * size;
+    }
+    *ld = nr;
+    return kept + (p->in_out ? i : p->turn * p->w.mr) * nr * size;
+}
+
+/* The micro-kernel over r of a step, and behind the last step the epilogue. */
+static void register_tile(packed *p, const char *a, const char *b, int64_t i, int64_t j, int64_t r, int first, int last) {
+    const fge_plan *plan = p->plan;
+    const fge_tile *t = p->tile;
+    const fge_epilogue *epilogue = p->epilogue;
+    const fge_real_kernels *real = plan->real;
+    const fge_pair_kernels *pairs = p->w.pairs;
+    const int64_t mr = p->w.mr, nr = p->w.nr, rows = fge_min(mr, t->p - i), cols = fge_min(nr, t->q - j);
+    int64_t ldc;
+    char *c = sums_of_tile(p, i, j, &ldc);
+    if (p->many_steps && (p->in_out || !first)) prefetch_rows(c, ldc * real->size, rows, nr * real->size);
+    if (last && !p->in_out) prefetch_out(epilogue, t->p0 + i, rows, t->q0 + j, cols);
+    if (pairs) pairs->tile(r, (const uint16_t *)a, (const uint16_t *)b, (float *)c, ldc, (int)rows, !first, &p->pending);
+    else real->tile(r, a, 1, mr, b, nr, c, ldc, (int)rows, (int)nr, !first);
+    if (!last) return;
+    if (pairs && pairs->any_nan && pairs->any_nan((float *)c, ldc, (int)rows))
+        mend_nan(plan, t, i, rows, j, cols, (float *)c, ldc);
+    if (pairs && pairs->pipelined) {
+        fge_pending_rows(&p->pending, mr);
+        p->pending = (fge_pending){real, epilogue, (float *)c, ldc, rows, cols, t->p0 + i, t->q0 + j, 0};
+        p->turn = !p->turn;
+    } else {
+        real->epilogue(epilogue, c, ldc, rows, cols, t->p0 + i, t->q0 + j);
+    }
+}
+
 static void multiply_packed(const fge_plan *plan, const fge_tile *t, const fge_epilogue *epilogue, double *sums, char *scratch) {
     const fge_gemm *g = plan->gemm;
-    const fge_real_kernels *real = plan->real;
     const panels w = panels_of(plan);
-    const fge_pair_kernels *pairs = w.pairs;
-    const layout at = layout_of(plan, &w);
-    const int64_t size = real->size, mr = w.mr, nr = w.nr, q_room = fge_round_up(t->q, nr), at_once = panels_of_a(g, &w) * mr;
-    char *b_panels = scratch, *a_panels = scratch + at.a_panels, *ready = scratch + at.ready,
-         *block_sums = scratch + at.block_sums;
-    const int many_steps = t->r > plan->r_step, in_out = many_steps && sums_wait_in_out(plan, &w);
-    const int64_t out_row = epilogue->out_stride * size;
+    packed p = {.plan = plan,
+                .tile = t,
+                .epilogue = epilogue,
+                .w = w,
+                .at = layout_of(plan, &w),
+                .scratch = scratch,
+                .many_steps = t->r > plan->r_step,
+                .pending = {.real = plan->real, .epilogue = epilogue}};
+    p.in_out = p.many_steps && sums_wait_in_out(plan, &w);
+    const int64_t size = plan->real->size, at_once = panels_of_a(g, &w) * w.mr;
+    char *b_panels = scratch, *a_panels = scratch + p.at.a_panels, *ready = scratch + p.at.ready,
+         *block_sums = scratch + p.at.block_sums;
     char *b_sums = sums && !g->sums_of_a ? block_sums : NULL, *a_sums = sums && g->sums_of_a ? block_sums : NULL;
     if (sums) memset(block_sums, 0, (size_t)((a_sums ? t->p : t->q) * size));
-    fge_pending pending = {.real = real, .epilogue = epilogue};
-    int turn = 0; /* a pending tile keeps one of two places */
-    if (pairs && pairs->begin) pairs->begin();
+    if (w.pairs && w.pairs->begin) w.pairs->begin();
     int64_t r0 = 0;
     do {
-        const int64_t r = fge_min(plan->r_step, t->r - r0);
-        const int64_t r_room = fge_round_up(r, w.r_unit);
-        const int last = r0 + r >= t->r;
+        const int64_t r = fge_min(plan->r_step, t->r - r0), column = fge_round_up(r, w.r_unit) * w.unit;
         int64_t j0 = 0;
         do {
             const int64_t j_end = fge_min(j0 + plan->q_block, t->q);
             pack_panels(plan, &w, 0, t->q0 + j0, j_end - j0, t->r0 + r0, r, b_panels, ready, b_sums ? b_sums + j0 * size : NULL);
-            for (int64_t i = 0; i < t->p; i += mr) {
-                const int64_t rows = fge_min(mr, t->p - i);
-                char *a_panel = a_panels + (keeps_a(plan) ? i : i % at_once) * r_room * w.unit;
-                if (i % at_once == 0 && j0 == 0)
+            for (int64_t i = 0; i < t->p; i += w.mr) {
+                char *a_panel = a_panels + (keeps_a(plan) ? i : i % at_once) * column;
+                if (j0 == 0 && i % at_once == 0)
                     pack_panels(plan, &w, 1, t->p0 + i, fge_min(at_once, t->p - i), t->r0 + r0, r, a_panel, ready,
                                 a_sums ? a_sums + i * size : NULL);
-                for (int64_t j = j0; j < j_end; j += nr) {
-                    const int64_t cols = fge_min(nr, t->q - j);
-                    char *c = scratch + at.kept + turn * mr * nr * size;
-                    int64_t ldc = nr;
-                    if (in_out && cols == nr) {
-                        c = (char *)epilogue->out + (t->p0 + i) * out_row + (t->q0 + j) * size;
-                        ldc = epilogue->out_stride;
-                    } else if (in_out) {
-                        c = scratch + at.kept + i * nr * size;
-                    } else if (many_steps) {
-                        c = scratch + at.kept + (i * q_room + j) * size;
-                        ldc = q_room;
-                    }
-                    if (many_steps && (in_out || r0 > 0)) prefetch_rows(c, ldc * size, rows, nr * size);
-                    if (last && !in_out) prefetch_out(epilogue, t->p0 + i, rows, t->q0 + j, cols);
-                    const char *b = b_panels + (j - j0) * r_room * w.unit;
-                    if (pairs)
-                        pairs->tile(r, (const uint16_t *)a_panel, (const uint16_t *)b, (float *)c, ldc, (int)rows, r0 > 0,
-                                    &pending);
-                    else real->tile(r, a_panel, 1, mr, b, nr, c, ldc, (int)rows, (int)nr, r0 > 0);
-                    if (!last) continue;
-                    if (pairs && pairs->any_nan && pairs->any_nan((float *)c, ldc, (int)rows))
-                        mend_nan(plan, t, i, rows, j, cols, (float *)c, ldc);
-                    if (pairs && pairs->pipelined) {
-                        fge_pending_rows(&pending, mr);
-                        pending = (fge_pending){real, epilogue, (float *)c, ldc, rows, cols, t->p0 + i, t->q0 + j, 0};
-                        turn = !turn;
-                    } else {
-                        real->epilogue(epilogue, c, ldc, rows, cols, t->p0 + i, t->q0 + j);
-                    }
-                }
+                for (int64_t j = j0; j < j_end; j += w.nr)
+                    register_tile(&p, a_panel, b_panels + (j - j0) * column, i, j, r, r0 == 0, r0 + r >= t->r);
             }
             j0 = j_end;
         } while (j0 < t->q);
         if (sums) collect(plan, block_sums, sums, a_sums ? t->p : t->q);
         r0 += r;
     } while (r0 < t->r);
-    fge_pending_rows(&pending, mr);
-    if (pairs && pairs->end) pairs->end();
+    fge_pending_rows(&p.pending, w.mr);
+    if (w.pairs && w.pairs->end) w.pairs->end();
 }
 
 static void multiply_direct(const fge_plan *plan, const fge_tile *t, const fge_epilogue *epilogue, char *scratch) {
