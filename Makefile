@@ -45,7 +45,8 @@ lint: .venv-lint/tools
 	.venv-lint/bin/mypy --strict fge/*.pyi
 
 # dist/*.tar.gz and wheelhouse/*.whl; the tests run against the installed wheel, from a directory of their own and with
-# nothing on PATH but the environment, so without a compiler.
+# nothing on PATH but the environment, so without a compiler. Those of the instructions in it need tools of the system's:
+# binutils, and qemu-user to emulate processors of old.
 WHEEL_TESTS = build/wheel-tests
 wheel: .venv-wheel/tools
 	rm -rf dist wheelhouse $(WHEEL_TESTS) && mkdir -p $(WHEEL_TESTS)
@@ -57,6 +58,7 @@ wheel: .venv-wheel/tools
 	cd $(WHEEL_TESTS) && PATH=$(CURDIR)/.venv-installed/bin && export PATH && \
 	python -m pip install --quiet --find-links $(CURDIR)/wheelhouse "$$(echo $(CURDIR)/wheelhouse/*.whl)[test]" && \
 	pytest -q -n 2 tests $(NOT_OF_THE_WHEEL)
+	cd $(WHEEL_TESTS) && $(CURDIR)/.venv-installed/bin/python -m pytest -q -rs tests/test_instructions.py tests/test_emulated.py
 
 # What reads the tree (its documents, its sources, its benchmark), and not the package.
 NOT_OF_THE_WHEEL = --ignore tests/test_docs.py --ignore tests/test_spills.py

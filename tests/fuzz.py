@@ -350,5 +350,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--round", type=int, default=500, help="problems of one seed; at least one round is tried")
     asked = parser.parse_args()
-    fuzz(asked.seconds, asked.seed)
+    fuzz(asked.seconds, asked.seed, asked.round)
