@@ -22,10 +22,11 @@ fuzz stress: .venv-test/ready
 
 # The core with AddressSanitizer and UndefinedBehaviorSanitizer, in a directory of its own, under the tests of numpy
 # and the fuzzer. Each finding ends the run. Left out are tests that limit the address space, of which the sanitizer takes
-# terabytes, those of frameworks (Paddle's own allocations are findings), and those of files.
+# terabytes (so that qemu can't run it either), those of frameworks (Paddle's own allocations are findings), and those of
+# files.
 SANITIZE = -g -O1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=undefined
 SANITIZED = build/sanitize
-UNSANITIZED = memory torch_* paddle_* dask docs stubs instructions spills
+UNSANITIZED = memory torch_* paddle_* dask docs stubs instructions emulated spills
 UNSANITIZED_TESTS = little_memory or (test_threads_forks and paddle)
 sanitize: .venv-test/ready
 	.venv-test/bin/python -m pip install --quiet cython setuptools

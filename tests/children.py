@@ -446,6 +446,8 @@ def interrupted():
 
     import fge
 
+    # A shell has its background jobs ignore it, and children inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     x = np.ones((512, 512), np.float32)
     threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
     try:
