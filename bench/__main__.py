@@ -35,7 +35,7 @@ def main() -> int:
         if missing:
             console.print(f"{asked.subject} can't be loaded: {escape(missing)}", style="red", highlight=False)
             return 1
-        measured = _measure(asked, planned, processes, console)
+        measured = _measure(asked, planned, processes)
     verdicts = _judge(asked, planned, measured)
     bandwidths = {threads: bandwidth.measure(threads) for threads in asked.threads}
     found = machine.describe(), contenders, measured, verdicts, bandwidths, foreign.share()
@@ -64,12 +64,13 @@ def _describe(planned: Plan, processes: Processes) -> dict[tuple[str, int], dict
     return found
 
 
-def _measure(asked: options.Options, planned: Plan, processes: Processes, console: Console) -> Measurements:
+def _measure(asked: options.Options, planned: Plan, processes: Processes) -> Measurements:
     comparisons = planned.comparisons
     peaks = [peak_of(run) for run in _runs(planned) if run.contender == asked.subject]
     groups = group(comparisons, extra=peaks)
     columns = (TextColumn("{task.description:<48}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    # Drawn rarely: it runs beside what is measured.
+    # To where it is seen though the tables go to a file, and drawn rarely: it runs beside what is measured.
+    console = Console(stderr=True)
     with Progress(*columns, console=console, transient=True, refresh_per_second=2) as progress:
         bar = progress.add_task("", total=steps(groups, asked.rounds))
 

@@ -28,6 +28,7 @@ Panel = dict[Shape, list[Comparison]]
 Grid = dict[str, dict[str, Panel]]
 
 _GROUP = 0.82  # what the bars of one shape take of the distance between two shapes
+_LEGEND_COLUMNS = 2  # that a panel's width has room for
 _OURS = "#0b6e99"
 _LOSS = "#b3261e"
 _COLOURS = (
@@ -105,8 +106,9 @@ def _figure(grid: Grid, results: Results) -> Figure:
         for axis in axes.flat
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)
     }
+    columns = min(len(handles), max(2, _LEGEND_COLUMNS * len(operations)))
     figure.legend(
-        handles.values(), handles.keys(), loc="outside lower center", ncols=len(handles), frameon=False
+        handles.values(), handles.keys(), loc="outside lower center", ncols=columns, frameon=False
     )
     return figure
 
