@@ -206,11 +206,11 @@ def flushed_in_products(dtype, terms, left, right):
 
 
 def flushed_subnormals(values):
-    """What that may cost each value times one."""
+    """Which of the values are taken for zeros."""
     with np.errstate(invalid="ignore"):  # signalling NaNs
         magnitude = np.abs(values.astype(np.float64))
     flushed = values.dtype == BFLOAT16 and flushes_bfloat16()
-    return np.where(flushed & (magnitude < SMALLEST_NORMAL_BFLOAT16), magnitude, 0)
+    return flushed & (magnitude > 0) & (magnitude < SMALLEST_NORMAL_BFLOAT16)
 
 
 def product(left, right, added, dtype, terms):

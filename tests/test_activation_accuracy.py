@@ -151,12 +151,14 @@ def reserves_for(activation, samples):
 
 
 def forward_bounds(values, activation):
-    """The accuracy asked for: of the accumulator's type, then one rounding to the values' own."""
+    """The accuracy asked for: of the accumulator's type, then one rounding to the values' own. The activation may be that
+    of zero where the product takes a value for zero."""
     expected = ACTIVATIONS[activation].forward(values)
     bound = ACTIVATION_ULPS * ulp(expected, accumulator(values.dtype))
     if values.dtype in HALVES:
         bound = bound + rounding_error(expected, values.dtype)
-    return Bounded(expected, bound + flushed_subnormals(values))
+    flushed = np.where(flushed_subnormals(values), np.abs(expected - ACTIVATIONS[activation].forward(values * 0)), 0)
+    return Bounded(expected, bound + flushed)
 
 
 def slope_bounds(reserve, activation):
