@@ -1,4 +1,4 @@
-# cython: language_level=3
+# cython: language_level=3, freethreading_compatible=True
 """Hands the core the BLAS that scipy was built with, through scipy.linalg.cython_blas."""
 from scipy.linalg.cython_blas cimport dgemm, sgemm
 

@@ -1,4 +1,4 @@
-# cython: language_level=3
+# cython: language_level=3, freethreading_compatible=True
 """The operator on numpy arrays: checks arguments, allocates, describes the problem to the C core, runs it without the GIL."""
 cimport numpy as cnp
 from libc.stdint cimport int64_t
@@ -140,7 +140,8 @@ cdef int _dtype_code(cnp.ndarray a) except -2:
         if kind is _bfloat16_type:
             return FGE_BFLOAT16
         if kind.__name__ == "bfloat16" and cnp.PyArray_ITEMSIZE(a) == 2:
-            _bfloat16_type = kind
+            if _bfloat16_type is None:  # set once: without an interpreter's lock others read it
+                _bfloat16_type = kind
             return FGE_BFLOAT16
     return -1
 

@@ -151,15 +151,16 @@ def fork_from_a_thread():
     assert not failures, failures
 
 
-def fork_while_others_call():
+def fork_while_others_call(size):
     """At the moment of the fork another thread is inside a call, and holds whatever locks it takes."""
+    size = int(size)
     stop = threading.Event()
 
     import numpy as np
 
     import fge
 
-    x, y = np.ones((512, 256), np.float32), np.ones((256, 512), np.float32)
+    x, y = np.ones((size, 256), np.float32), np.ones((256, size), np.float32)
 
     def keep_calling():  # calls alone: a lock of Python's or numpy's that it held at the fork would hang the child
         while not stop.is_set():
@@ -168,7 +169,7 @@ def fork_while_others_call():
     caller = threading.Thread(target=keep_calling)
     caller.start()
     try:
-        for _ in range(20):
+        for _ in range(20 if size > 1 else 100):
             in_fork(check)
     finally:
         stop.set()

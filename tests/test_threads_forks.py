@@ -37,9 +37,15 @@ def test_fork_after_use(imports, engine):
     run_child("fork_after_use", imports, env=engine)
 
 
-@pytest.mark.parametrize("program", ("fork_before_use", "fork_from_a_thread", "fork_while_others_call"))
+@pytest.mark.parametrize("program", ("fork_before_use", "fork_from_a_thread"))
 def test_forks_of_other_kinds(program, engine):
     run_child(program, env=engine)
+
+
+@pytest.mark.parametrize("size", (512, 1))
+def test_fork_while_others_call(size, engine):
+    """In long calls, which multiply, and in short ones, which begin and end."""
+    run_child("fork_while_others_call", size, env=engine)
 
 
 @pytest.mark.parametrize("method", ("fork", "forkserver", "spawn"))

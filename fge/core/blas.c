@@ -43,6 +43,7 @@ static void (*set_threads)(int);
 static int (*set_threads_local)(int); /* MKL: of the calling thread; answers the one before */
 static pthread_mutex_t guard = PTHREAD_MUTEX_INITIALIZER;
 static int inside = 0, threads_before = 0;
+static int left_by_fork = 0; /* this process was forked inside others' calls: the number is still theirs */
 
 void fge_blas_use(const fge_blas_routines *routines, const char *library) {
     fge_blas = *routines;
@@ -95,8 +96,8 @@ static void *load_private(const char *path) {
             char name[64], before[64];
             snprintf(name, sizeof name, "/proc/self/fd/%d", copy);
             /* OpenBLAS starts its threads while it is loaded, and ends the process where it can't: let there be none.
-             * Changing the environment is safe where nothing else does meanwhile; the bindings force the engine, which
-             * comes here, with the interpreter's lock held. */
+             * Changing the environment is safe where nothing else reads it meanwhile, which nobody can promise: it happens
+             * once, where the engine is forced, or else in the first call that needs BLAS. */
             const char *set = getenv(THREADS_VARIABLE);
             snprintf(before, sizeof before, "%s", set ? set : "");
             setenv(THREADS_VARIABLE, "1", 1);
@@ -160,9 +161,9 @@ static pthread_once_t settled = PTHREAD_ONCE_INIT;
  * threads are taken and given back here, which it keeps for later, once a probe has shown that there is room. A library without
  * these functions is only probed. */
 enum { WORK_BUFFER = 40 << 20, MOST_BUFFERS = 64 };
+static pthread_mutex_t taking = PTHREAD_MUTEX_INITIALIZER;
 
 static int room_for(int threads) {
-    static pthread_mutex_t taking = PTHREAD_MUTEX_INITIALIZER;
     static int known_threads = 0;
     pthread_mutex_lock(&taking);
     const int more = threads - known_threads;
@@ -184,7 +185,8 @@ int fge_blas_enter(int threads) {
     if (!set_threads) return 1;
     pthread_mutex_lock(&guard);
     if (inside++ == 0) {
-        threads_before = get_threads();
+        if (!left_by_fork) threads_before = get_threads();
+        left_by_fork = 0;
         set_threads(1);
     }
     pthread_mutex_unlock(&guard);
@@ -196,6 +198,15 @@ void fge_blas_leave(void) {
     if (--inside == 0) set_threads(threads_before);
     pthread_mutex_unlock(&guard);
 }
+
+/* The threads that held these locks at the fork aren't in the child. */
+static void after_fork_in_child(void) {
+    taking = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+    guard = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+    left_by_fork = left_by_fork || inside > 0;
+    inside = 0;
+}
+__attribute__((constructor)) static void watch_forks(void) { pthread_atfork(NULL, NULL, after_fork_in_child); }
 
 int fge_blas_enter_thread(void) { return set_threads_local ? set_threads_local(1) : 0; }
 void fge_blas_leave_thread(int before) {
